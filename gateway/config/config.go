@@ -1,0 +1,261 @@
+package config
+
+import (
+	"crypto"
+	"net/netip"
+	"net/url"
+	"time"
+)
+
+// Config is one whole configuration: both files and everything they name,
+// checked, with defaults filled in and secrets read. It is plain values, knows
+// no other package of the gateway, and is never modified after Load.
+type Config struct {
+	// Files is every file that was read, for the watcher; absolute paths.
+	Files []File
+	// Hash identifies the content of all files together (hex, 16 digits).
+	Hash string
+
+	Listen          Listen
+	Admin           Admin
+	ShutdownTimeout time.Duration // default 30s
+	DrainDelay      time.Duration // default 0
+	ClientIP        ClientIP
+	Store           Store
+	Auth            Auth
+	Limits          []*Limit // named limits, in file order
+	Edge            []*Limit // in the order of edge:
+	Upstreams       []*Upstream
+	Routes          []*Route
+	ClientHeaders   ClientHeaders
+
+	Plans         []*Plan // in file order
+	DefaultPlan   string  // empty if none
+	AnonymousPlan string  // empty if none
+	Overrides     []Override
+}
+
+// Pos is a place in a file; Line and Column count from 1, 0 means unknown.
+type Pos struct {
+	File         string // as given on the command line or in the file that names it
+	Line, Column int
+}
+
+// File is a file that belongs to the configuration.
+type File struct {
+	Path   string // absolute
+	SHA256 [32]byte
+}
+
+// Secret is a value that is never printed.
+type Secret []byte
+
+// String masks the value.
+func (Secret) String() string { return "********" }
+
+// GoString masks the value in %#v too.
+func (Secret) GoString() string { return "config.Secret(********)" }
+
+// Listen is where the gateway listens: "host:port", ":port" or "unix:/path".
+type Listen struct {
+	HTTP  string // empty: none
+	HTTPS *HTTPS // nil: none
+	Admin string // default 127.0.0.1:9090
+}
+
+// HTTPS is a TLS listener with certificate files.
+type HTTPS struct {
+	Address           string
+	CertFile, KeyFile string // absolute
+}
+
+// Admin is who may change things on the admin listener.
+type Admin struct {
+	Token Secret // nil: nothing that changes anything is offered off loopback
+}
+
+// ClientIP says whose word counts for the client's address.
+type ClientIP struct {
+	TrustedProxies []netip.Prefix // masked; none: the peer is the client
+	Header         string         // canonical; default X-Forwarded-For
+	IPv6Prefix     int            // 1..128, default 64
+}
+
+// Store is where limits are counted. Redis nil means memory.
+type Store struct {
+	MemoryMaxKeys int // default 1000000
+	Redis         *Redis
+}
+
+// Redis is one Redis (or Valkey) server. Address, TLS and credentials are
+// already taken out of the URL.
+type Redis struct {
+	Network  string // tcp or unix
+	Address  string // host:port or path
+	DB       int
+	Username string
+	Password Secret // nil: none
+	// PasswordFile is read again for every new connection, so that a rotated
+	// password needs no restart; empty if the password was given otherwise.
+	PasswordFile string
+	TLS          *TLS // nil: plain
+	Timeout      time.Duration
+	KeyPrefix    string // default rl
+}
+
+// TLS is the client side of a TLS connection; paths are absolute.
+type TLS struct {
+	CAFile, CertFile, KeyFile, ServerName string
+}
+
+// Auth is how callers prove who they are.
+type Auth struct {
+	JWT     []*Issuer
+	APIKeys *APIKeys
+	// FailureLimit is how many failed attempts an IP has; nil: off. Default 60/minute.
+	FailureLimit *Rate
+}
+
+// Issuer is one issuer of tokens. PublicKeys or Secrets is set, never both.
+type Issuer struct {
+	Issuer     string
+	Audience   []string // empty: not checked
+	Algorithms []string // e.g. RS256; at least one
+	// PublicKeys are of a kind that fits Algorithms: *rsa.PublicKey,
+	// *ecdsa.PublicKey or ed25519.PublicKey.
+	PublicKeys []crypto.PublicKey
+	Secrets    []Secret // HS*: any of them verifies
+	Cookie     string   // empty: none
+	Leeway     time.Duration
+	Claims     Claims
+	Pos        Pos
+}
+
+// Claims names the claims that carry the identity; Tenant and Plan may be empty.
+type Claims struct {
+	User   string // default sub
+	Tenant string
+	Plan   string
+}
+
+// APIKeys is the key file, read.
+type APIKeys struct {
+	File   string // absolute
+	Header string // canonical; default X-API-Key
+	Keys   []Key
+}
+
+// Key is one entry of keys.yaml.
+type Key struct {
+	ID      string
+	SHA256  [32]byte
+	User    string
+	Tenant  string
+	Plan    string
+	Expires time.Time // zero: never; the first instant at which it no longer works
+	Pos     Pos
+}
+
+// Rate is "N/unit": Quota units per Window.
+type Rate struct {
+	Quota  int64
+	Window time.Duration
+}
+
+// DimensionKind is what a limit is counted per.
+type DimensionKind string
+
+// The dimensions.
+const (
+	PerIP     DimensionKind = "ip"
+	PerUser   DimensionKind = "user"
+	PerAPIKey DimensionKind = "api_key"
+	PerTenant DimensionKind = "tenant"
+	PerRoute  DimensionKind = "route"
+	PerGlobal DimensionKind = "global"
+	PerHeader DimensionKind = "header"
+)
+
+// Dimension is one part of a partition key.
+type Dimension struct {
+	Kind   DimensionKind
+	Header string // canonical field name, for PerHeader
+}
+
+// Limit is a limit of a plan or a named one.
+type Limit struct {
+	Name      string
+	Per       []Dimension // at least one
+	Algorithm string      // token_bucket or fixed_window
+	Rate      Rate
+	Burst     int64 // token_bucket only
+	LocalCap  *Rate // named limits only; nil: its share
+	Pos       Pos
+}
+
+// Plan is what its callers may use.
+type Plan struct {
+	Name     string
+	Limits   []*Limit
+	LocalCap *Rate // nil: each limit's share
+	Pos      Pos
+}
+
+// Override gives a plan to a caller; exactly one of Key, User, Tenant is set.
+type Override struct {
+	Key, User, Tenant string
+	Plan              string
+	Pos               Pos
+}
+
+// Upstream is a set of equal servers.
+type Upstream struct {
+	Name    string
+	Targets []*url.URL // http or https, with an optional path
+	Balance string     // round_robin or least_requests (default)
+	// ConnectTimeout (default 1s) and ResponseHeaderTimeout (default 10s) bound
+	// a request; IdleTimeout (default 90s) bounds an idle connection.
+	ConnectTimeout, ResponseHeaderTimeout, IdleTimeout time.Duration
+	Pos                                                Pos
+}
+
+// AuthMode says whether a route wants credentials.
+type AuthMode string
+
+// The auth modes of a route.
+const (
+	AuthRequired AuthMode = "required"
+	AuthOptional AuthMode = "optional"
+	AuthNone     AuthMode = "none"
+)
+
+// FailMode says what a route does while the store is away.
+type FailMode string
+
+// The fail modes of a route.
+const (
+	FailLocalCap FailMode = "local_cap"
+	FailDeny     FailMode = "deny"
+	FailAllow    FailMode = "allow"
+)
+
+// Route is one route.
+type Route struct {
+	Name               string
+	Host               string   // lower case, no port; empty: any
+	Path               string   // chi pattern
+	Methods            []string // empty: all
+	Upstream           string
+	Auth               AuthMode
+	Cost               int64
+	Limits             []*Limit // named limits, in the order given
+	OnStoreFailure     FailMode
+	ForwardCredentials bool
+	Pos                Pos
+}
+
+// ClientHeaders says which fields tell a client about its limits.
+type ClientHeaders struct {
+	IETF   string // draft-11 or off
+	Legacy bool
+}
