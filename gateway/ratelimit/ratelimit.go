@@ -21,7 +21,7 @@ import (
 // Algorithm is the rule by which a policy turns charges into a verdict.
 type Algorithm uint8
 
-// The algorithms. DESIGN.md section 4 states the rule of each.
+// The algorithms. README.md walks one request through each.
 const (
 	// TokenBucket refills Quota/Window per second up to Burst.
 	TokenBucket Algorithm = iota + 1

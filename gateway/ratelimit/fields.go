@@ -1,0 +1,156 @@
+package ratelimit
+
+import (
+	"strconv"
+	"time"
+)
+
+// AppendPolicyField appends the value of a RateLimit-Policy field
+// (draft-ietf-httpapi-ratelimit-headers-11, in the syntax of RFC 9651): a list
+// with one item per decision,
+//
+//	"per-minute";q=100;w=60, "per-day";q=100;w=86400
+//
+// q is the policy's quota and w its window in seconds. A policy that appears
+// in several decisions, as a local cap that answered for several limits does,
+// is listed once. Nothing is appended if ds is empty; the field is then left
+// out. It allocates only if dst is too small.
+func AppendPolicyField(dst []byte, ds []Decision) []byte {
+	start := len(dst)
+	for i := range ds {
+		if repeated(ds, i) {
+			continue
+		}
+		if len(dst) > start {
+			dst = append(dst, ", "...)
+		}
+		dst = append(dst, ds[i].Policy.policyItem...)
+	}
+	return dst
+}
+
+// AppendLimitField appends the value of a RateLimit field (the same draft):
+//
+//	"per-minute";r=19;t=1, "per-day";r=81;t=40211
+//
+// r is Remaining and t is Reset in whole seconds, rounded up; t is left out
+// when Reset is 0. It has the same items in the same order as
+// [AppendPolicyField]; of a policy that repeats, the first decision speaks.
+func AppendLimitField(dst []byte, ds []Decision) []byte {
+	start := len(dst)
+	for i := range ds {
+		if repeated(ds, i) {
+			continue
+		}
+		if len(dst) > start {
+			dst = append(dst, ", "...)
+		}
+		d := &ds[i]
+		dst = append(dst, d.Policy.limitItem...)
+		dst = strconv.AppendInt(dst, d.Remaining, 10)
+		if d.Reset > 0 {
+			dst = append(dst, ";t="...)
+			dst = strconv.AppendInt(dst, Seconds(d.Reset), 10)
+		}
+	}
+	return dst
+}
+
+// Legacy returns what X-RateLimit-Limit, -Remaining and -Reset say, for clients
+// that know one limit only; ok is false if there is none. reset is in seconds
+// from now, rounded up.
+//
+// If a decision is denied it is the denying one that waits longest, and reset
+// is its RetryAfter. [Never] is the longest wait; reset is then the decision's
+// Reset, since that is at least when something becomes available. Otherwise it
+// is the decision with the smallest Remaining, of several the one with the
+// larger Reset. What is still equal is decided by order: the first one.
+func Legacy(ds []Decision) (limit, remaining, reset int64, ok bool) {
+	if len(ds) == 0 {
+		return 0, 0, 0, false
+	}
+	d := &ds[0]
+	for i := 1; i < len(ds); i++ {
+		if e := &ds[i]; binds(e, d) {
+			d = e
+		}
+	}
+	wait := d.Reset
+	if !d.Allowed && d.RetryAfter != Never {
+		wait = d.RetryAfter
+	}
+	return d.Policy.Quota, d.Remaining, Seconds(wait), true
+}
+
+// binds reports whether e binds the caller more than d does.
+func binds(e, d *Decision) bool {
+	switch {
+	case e.Allowed != d.Allowed:
+		return !e.Allowed
+	case !e.Allowed:
+		return waitsLonger(e.RetryAfter, d.RetryAfter)
+	case e.Remaining != d.Remaining:
+		return e.Remaining < d.Remaining
+	default:
+		return e.Reset > d.Reset
+	}
+}
+
+func waitsLonger(a, b time.Duration) bool {
+	return b != Never && (a == Never || a > b)
+}
+
+// RetryAfter returns how long it is until no decision would deny any more: the
+// longest RetryAfter of those that deny, and [Never] if one of them is that.
+// denied is false, and d 0, if none denies.
+func RetryAfter(ds []Decision) (d time.Duration, denied bool) {
+	for i := range ds {
+		if ds[i].Allowed {
+			continue
+		}
+		denied = true
+		if waitsLonger(ds[i].RetryAfter, d) {
+			d = ds[i].RetryAfter
+		}
+	}
+	return d, denied
+}
+
+// Violated returns the names of the policies that deny, each once, in order;
+// nil if none does.
+func Violated(ds []Decision) []string {
+	var names []string
+next:
+	for i := range ds {
+		if ds[i].Allowed {
+			continue
+		}
+		for _, name := range names {
+			if name == ds[i].Policy.Name {
+				continue next
+			}
+		}
+		names = append(names, ds[i].Policy.Name)
+	}
+	return names
+}
+
+// Seconds returns d in whole seconds, rounded up, as the fields of HTTP count;
+// 0 if d is not positive. A client that waits so long has waited at least d.
+func Seconds(d time.Duration) int64 {
+	if d <= 0 {
+		return 0
+	}
+	return ceilDiv(int64(d), int64(time.Second))
+}
+
+// repeated reports whether the policy of ds[i] stands in an earlier decision.
+// Lists are a handful long, so looking back is cheaper than remembering.
+func repeated(ds []Decision, i int) bool {
+	for j := range i {
+		if ds[j].Policy == ds[i].Policy {
+			return true
+		}
+	}
+	return false
+}
