@@ -1,0 +1,177 @@
+package telemetry
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// A Flight is one request being served.
+type Flight struct{ gauge prometheus.Gauge }
+
+// InFlight counts a request of route in; Done of the result counts it out. It
+// stays right over a reload that removes the route.
+func (t *Telemetry) InFlight(route string) Flight {
+	g := t.route(route).inFlight
+	g.Inc()
+	return Flight{gauge: g}
+}
+
+// Done counts the request out. It is to be called exactly once, in a defer, so
+// that a panic does not leave it flying for ever.
+func (f Flight) Done() { f.gauge.Dec() }
+
+// Decided counts the verdict of one limit: allowed or not, what remains, in
+// units, and the capacity that it remains of, in units. plan is empty where
+// the limit belongs to none. A capacity of 0 or less observes no ratio.
+func (t *Telemetry) Decided(route, plan, limit, source string, allowed bool, remaining, capacity int64) {
+	if route == "" {
+		route = Unmatched
+	}
+	d := t.current.Load().decisions[Limit{Route: route, Plan: plan, Limit: limit}]
+	if d == nil {
+		d = t.otherDecisions
+	}
+	t.countDecision(d, outcomeIndex(allowed), sourceIndex(source))
+	if d.ratio != nil && capacity > 0 {
+		d.ratio.Observe(float64(remaining) / float64(capacity))
+	}
+}
+
+// Auth counts one attempt to authenticate. method is jwt, cookie, api_key or
+// AuthNone; outcome is one of the Auth constants.
+func (t *Telemetry) Auth(method, outcome string) {
+	c := t.auth[authLabels{method, outcome}]
+	if c == nil {
+		c = t.auth[authLabels{other, other}]
+	}
+	c.Inc()
+}
+
+// UnknownPlan counts a caller whose credential names a plan that does not
+// exist. Which plan goes to the log: it is not ours, so it is no label.
+func (t *Telemetry) UnknownPlan() { t.unknown.Inc() }
+
+// StoreTook observes how long the limit store took to decide one request.
+func (t *Telemetry) StoreTook(d time.Duration) { t.storeTook.Observe(d.Seconds()) }
+
+// StoreFailed counts a decision that the shared store did not give.
+func (t *Telemetry) StoreFailed(kind string) {
+	c := t.storeErrors[kind]
+	if c == nil {
+		c = t.storeErrors[other]
+	}
+	c.Inc()
+}
+
+// FallbackActive says whether the shared store is taken to be away. It holds
+// for every mode that some route uses.
+func (t *Telemetry) FallbackActive(active bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.away = active
+	for mode := range t.modes {
+		t.fallback.WithLabelValues(clean(mode)).Set(gaugeOf(active))
+	}
+}
+
+// Overflow counts a charge made to the overflow budget of a full table.
+func (t *Telemetry) Overflow() { t.overflow.Inc() }
+
+// Instances says how many gateway instances are alive.
+func (t *Telemetry) Instances(n int) { t.instances.Set(float64(n)) }
+
+// UpstreamDone counts one attempt at a server of an upstream: the status that
+// it answered, or 0 and the error that came instead. An error beside a status
+// means that the answer broke off; the server was reached all the same.
+func (t *Telemetry) UpstreamDone(upstream, address string, status int, err error) {
+	tg := t.current.Load().targets[Target{Upstream: upstream, Target: address}]
+	if tg == nil {
+		tg = t.otherTarget
+	}
+	code, up := codes.of(status), 1.0
+	switch {
+	case status != 0:
+	case errors.Is(err, context.Canceled):
+		// The client left. That says nothing about the server.
+		t.countAttempt(tg, codeCanceled)
+		return
+	default:
+		code = codeError
+		up = gaugeOf(!noConnection(err))
+	}
+	t.countAttempt(tg, code)
+	if tg.up != nil {
+		tg.up.Set(up)
+	}
+}
+
+// noConnection reports whether err means that no usable connection came about,
+// as opposed to one that was lost or an answer that was late.
+func noConnection(err error) bool {
+	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
+		return true
+	}
+	if _, ok := errors.AsType[*net.DNSError](err); ok {
+		return true
+	}
+	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		return true
+	}
+	_, ok := errors.AsType[tls.RecordHeaderError](err)
+	return ok
+}
+
+// Loaded tells of the first configuration, which is not counted as a reload.
+func (t *Telemetry) Loaded(hash string, at time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.loadedLocked(hash, at)
+}
+
+// Reloaded tells of a reload that was applied (ok), or rejected, with the old
+// configuration still in force; hash and at are not used then.
+func (t *Telemetry) Reloaded(ok bool, hash string, at time.Time) {
+	if !ok {
+		t.rejected.Inc()
+		t.lastOK.Set(0)
+		return
+	}
+	t.applied.Inc()
+	t.Loaded(hash, at)
+}
+
+func (t *Telemetry) loadedLocked(hash string, at time.Time) {
+	t.lastOK.Set(1)
+	t.lastOKTime.Set(float64(at.UnixMicro()) / 1e6)
+	hash = clean(hash)
+	t.configInfo.WithLabelValues(hash).Set(1)
+	if t.configHash != "" && t.configHash != hash {
+		t.configInfo.DeleteLabelValues(t.configHash)
+	}
+	t.configHash = hash
+}
+
+// Certificates says which certificates the gateway presents, by subject, and
+// when each expires. A subject that is no longer among them loses its series,
+// so that nobody is woken for a certificate that is not in use.
+func (t *Telemetry) Certificates(notAfter map[string]time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	next := make(map[string]bool, len(notAfter))
+	for subject, at := range notAfter {
+		subject = clean(subject)
+		next[subject] = true
+		t.certExpiry.WithLabelValues(subject).Set(float64(at.Unix()))
+	}
+	for subject := range t.subjects {
+		if !next[subject] {
+			t.certExpiry.DeleteLabelValues(subject)
+		}
+	}
+	t.subjects = next
+}

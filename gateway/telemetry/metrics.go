@@ -1,0 +1,162 @@
+package telemetry
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+)
+
+// metrics is every metric of the gateway. Children are resolved once and kept
+// in a table: a look-up by label values per request would cost more than the
+// counting.
+type metrics struct {
+	requests   *prometheus.CounterVec   // route, method, code
+	duration   *prometheus.HistogramVec // route
+	added      *prometheus.HistogramVec // route
+	inFlight   *prometheus.GaugeVec     // route
+	decisions  *prometheus.CounterVec   // route, plan, limit, outcome, source
+	remaining  *prometheus.HistogramVec // plan, limit
+	storeTook  prometheus.Histogram
+	fallback   *prometheus.GaugeVec // mode
+	overflow   prometheus.Counter
+	unknown    prometheus.Counter
+	instances  prometheus.Gauge
+	upRequests *prometheus.CounterVec // upstream, target, code
+	up         *prometheus.GaugeVec   // upstream, target
+	lastOK     prometheus.Gauge
+	lastOKTime prometheus.Gauge
+	configInfo *prometheus.GaugeVec // hash
+	certExpiry *prometheus.GaugeVec // subject
+
+	// Those with fixed labels, all there from the start; never changed.
+	storeErrors map[string]prometheus.Counter // by kind
+	auth        map[authLabels]prometheus.Counter
+	applied     prometheus.Counter
+	rejected    prometheus.Counter
+}
+
+type authLabels struct{ method, outcome string }
+
+// The outcomes of authentication.
+const (
+	AuthAccepted = "accepted" // a valid credential
+	AuthRejected = "rejected" // a credential that is not valid
+	AuthAbsent   = "absent"   // no credential; its method is AuthNone
+	AuthLimited  = "limited"  // refused before looking: too many failures
+	AuthNone     = "none"     // the method of a request without a credential
+)
+
+// authCombinations are the series of gateway_auth_total. A caller who has
+// failed too often is refused before the credential is looked at.
+func authCombinations() []authLabels {
+	all := []authLabels{{AuthNone, AuthAbsent}, {AuthNone, AuthLimited}, {other, other}}
+	for _, method := range []string{"jwt", "cookie", "api_key"} {
+		for _, outcome := range []string{AuthAccepted, AuthRejected, AuthLimited} {
+			all = append(all, authLabels{method, outcome})
+		}
+	}
+	return all
+}
+
+// latencyBuckets are the classic buckets in seconds, from what a local decision
+// costs to what no client waits for. A scraper that understands native
+// histograms gets finer ones.
+func latencyBuckets() []float64 {
+	return []float64{
+		.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05,
+		.1, .25, .5, 1, 2.5, 5, 10,
+	}
+}
+
+// native makes a histogram native as well as classic. The resolution (buckets
+// that grow by 10 %) is given up before the bound on their number is.
+func native(o prometheus.HistogramOpts) prometheus.HistogramOpts {
+	o.NativeHistogramBucketFactor = 1.1
+	o.NativeHistogramMaxBucketNumber = 160
+	o.NativeHistogramMinResetDuration = time.Hour
+	return o
+}
+
+func newMetrics(reg prometheus.Registerer, storeErrorKinds []string, dropped func() uint64) metrics {
+	counter := func(name, help string) prometheus.CounterOpts {
+		return prometheus.CounterOpts{Name: name, Help: help}
+	}
+	gauge := func(name, help string) prometheus.GaugeOpts {
+		return prometheus.GaugeOpts{Name: name, Help: help}
+	}
+	latency := func(name, help string) prometheus.HistogramOpts {
+		return native(prometheus.HistogramOpts{Name: name, Help: help, Buckets: latencyBuckets()})
+	}
+	m := metrics{
+		requests: prometheus.NewCounterVec(counter("gateway_requests_total",
+			"Requests answered, by route, method and status; 499 is a client that left."), []string{"route", "method", "code"}),
+		duration: prometheus.NewHistogramVec(latency("gateway_request_duration_seconds",
+			"Time from the request's head to the end of its answer; upgraded connections excepted."), []string{"route"}),
+		added: prometheus.NewHistogramVec(latency("gateway_added_latency_seconds",
+			"The part of a request's duration that was not the upstream's; upgraded connections excepted."), []string{"route"}),
+		inFlight: prometheus.NewGaugeVec(gauge("gateway_in_flight",
+			"Requests being served."), []string{"route"}),
+		decisions: prometheus.NewCounterVec(counter("gateway_ratelimit_decisions_total",
+			"Verdicts, one for each limit that was evaluated."), []string{"route", "plan", "limit", "outcome", "source"}),
+		remaining: prometheus.NewHistogramVec(native(prometheus.HistogramOpts{
+			Name: "gateway_ratelimit_remaining_ratio",
+			Help: "What a caller had left of a limit after a verdict, as a part of its capacity.",
+			// Zero has a bucket of its own: it says how often callers stand at the limit.
+			Buckets: []float64{0, .01, .05, .1, .25, .5, .75, .9, 1},
+		}), []string{"plan", "limit"}),
+		storeTook: prometheus.NewHistogram(latency("gateway_store_duration_seconds",
+			"Time that the limit store took to decide one request.")),
+		fallback: prometheus.NewGaugeVec(gauge("gateway_fallback_active",
+			"1 while the shared store is taken to be away, for each mode that a route uses."), []string{"mode"}),
+		overflow: prometheus.NewCounter(counter("gateway_store_overflow_total",
+			"Charges made to the shared overflow budget because the in-process table was full.")),
+		unknown: prometheus.NewCounter(counter("gateway_unknown_plan_total",
+			"Callers whose credential names a plan that does not exist, given the default plan.")),
+		instances: prometheus.NewGauge(gauge("gateway_instances",
+			"Gateway instances that are alive, as last known.")),
+		upRequests: prometheus.NewCounterVec(counter("gateway_upstream_requests_total",
+			"Attempts at an upstream, by the status it answered; error: no answer, canceled: the client left first."), []string{"upstream", "target", "code"}),
+		up: prometheus.NewGaugeVec(gauge("gateway_upstream_up",
+			"0 if the last attempt could not connect, else 1."), []string{"upstream", "target"}),
+		lastOK: prometheus.NewGauge(gauge("gateway_config_last_reload_success",
+			"1 if the last load of the configuration was applied, 0 if it was rejected.")),
+		lastOKTime: prometheus.NewGauge(gauge("gateway_config_last_reload_success_timestamp_seconds",
+			"When a configuration was last applied, Unix time.")),
+		configInfo: prometheus.NewGaugeVec(gauge("gateway_config_info",
+			"Always 1; the label identifies the content of the configuration in force."), []string{"hash"}),
+		certExpiry: prometheus.NewGaugeVec(gauge("gateway_certificate_expiry_timestamp_seconds",
+			"When a certificate that the gateway presents expires, Unix time."), []string{"subject"}),
+		storeErrors: make(map[string]prometheus.Counter),
+		auth:        make(map[authLabels]prometheus.Counter),
+	}
+	storeErrors := prometheus.NewCounterVec(counter("gateway_store_errors_total",
+		"Decisions that the shared store did not give, by what went wrong."), []string{"kind"})
+	for _, kind := range append([]string{other}, storeErrorKinds...) {
+		m.storeErrors[kind] = storeErrors.WithLabelValues(clean(kind))
+	}
+	auth := prometheus.NewCounterVec(counter("gateway_auth_total",
+		"Attempts to authenticate, by kind of credential and outcome."), []string{"method", "outcome"})
+	for _, l := range authCombinations() {
+		m.auth[l] = auth.WithLabelValues(l.method, l.outcome)
+	}
+	reloads := prometheus.NewCounterVec(counter("gateway_config_reloads_total",
+		"Reloads of the configuration, the first load not counted."), []string{"outcome"})
+	m.applied = reloads.WithLabelValues("applied")
+	m.rejected = reloads.WithLabelValues("rejected")
+	logDropped := prometheus.NewCounterFunc(counter("gateway_log_dropped_total",
+		"Log lines lost because whatever reads the log was too slow or gone."),
+		func() float64 { return float64(dropped()) })
+	m.instances.Set(1) // this one
+
+	reg.MustRegister(
+		collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		collectors.NewBuildInfoCollector(),
+		m.requests, m.duration, m.added, m.inFlight, m.decisions, m.remaining, m.storeTook,
+		m.fallback, m.overflow, m.unknown, m.instances, m.upRequests, m.up,
+		m.lastOK, m.lastOKTime, m.configInfo, m.certExpiry,
+		storeErrors, auth, reloads, logDropped,
+	)
+	return m
+}
