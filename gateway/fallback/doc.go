@@ -1,0 +1,41 @@
+// Package fallback is a store made of two stores: the shared one that counts
+// for all instances, and a local one that stands in for it. When Redis fails,
+// the API does not.
+//
+// Every error of the primary counts towards a breaker. While the breaker is
+// open the primary is not touched: what a request costs then is one atomic read
+// beyond the local decision. One goroutine, the prober, asks the primary again
+// every half second, and its first success closes the breaker; nothing else is
+// needed for the traffic to return.
+//
+// What is decided without the primary is the route's choice, a [Mode]: a cap
+// kept on this instance, a refusal, or a free pass. All modes share one breaker
+// and one local store, and each is a plain [ratelimit.Store].
+//
+// It is not a retry. A primary that timed out may have charged all the same,
+// so it is never asked twice for one request. It is not a health check either:
+// while the breaker is closed the requests are the evidence, and nothing probes.
+// It bounds no wait of its own: a request that finds the breaker closed waits
+// as long as the primary lets it (a [ratelimit.Store] bounds its own wait), so
+// of a hundred in flight when the store freezes each waits that long, once.
+//
+// What it promises when things fail:
+//
+//   - The primary is away, slow, broken, or answers nonsense: the mode decides.
+//   - The caller leaves before the answer: that says nothing about the store,
+//     and is not counted. Take returns an error that is [context.Canceled].
+//   - A probe hangs, panics, is cancelled: it has failed, and the next one
+//     follows after the same interval. The breaker cannot stay half-open,
+//     because no request ever holds its one half-open place.
+//   - The local store fails too: the request is refused with
+//     [ratelimit.UnavailableError]; it is never admitted because nobody knew.
+//
+// The local store should serve nobody else: a limit keeps its own key in it,
+// and would share a count with, say, an edge limit of the same name.
+//
+//	f, err := fallback.New(redisStore, memoryStore, fallback.Options{Probe: redisStore.Probe})
+//	...
+//	f.Start() // an instance that starts without Redis knows it when this returns
+//	defer f.Close()
+//	decisions, err := f.Store(fallback.LocalCap).Take(ctx, charges, nil)
+package fallback

@@ -1,0 +1,269 @@
+package fallback
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sony/gobreaker/v2"
+
+	"bouncer/gateway/ratelimit"
+)
+
+// Defaults of [Options].
+const (
+	DefaultProbeInterval       = 500 * time.Millisecond
+	DefaultProbeTimeout        = 250 * time.Millisecond
+	DefaultConsecutiveFailures = 5
+	DefaultFailureRatio        = 0.5
+	DefaultMinRequests         = 20
+	DefaultWindow              = 10 * time.Second
+)
+
+// Options tunes a [Fallback]. Only Probe is required; the zero value of
+// anything else is its default.
+type Options struct {
+	// Probe asks the primary whether it can decide again. It should do what a
+	// decision does (a write, not only a ping: a store that refuses writes
+	// answers pings). It must return soon after its context ends; one that does
+	// not is left behind, and at most a few are. It is called by one goroutine,
+	// never twice at the same time unless one was left behind.
+	Probe func(context.Context) error
+	// ProbeInterval is the time between the end of one probe and the next, each
+	// time varied by ±20 % so that instances do not march in step. 10 ms to
+	// 1 minute, default 500 ms.
+	ProbeInterval time.Duration
+	// ProbeTimeout bounds one probe. 1 ms to 1 minute, default 250 ms.
+	ProbeTimeout time.Duration
+
+	// ConsecutiveFailures opens the breaker, however far apart they are;
+	// default 5.
+	ConsecutiveFailures int
+	// FailureRatio of at least MinRequests within Window opens it too: > 0 and
+	// <= 1, default 0.5, of 20, in 10 s. Window is counted in tenths; at least
+	// 10 ms.
+	FailureRatio float64
+	MinRequests  int
+	Window       time.Duration
+
+	// Instances is how many instances share each limit while the primary is
+	// away. It is called for each request that is decided by shares, so it is
+	// to be cheap. Below 1 counts as 1; nil means 1.
+	Instances func() int
+
+	// Kind names an error for metrics, in few and fixed words. Default:
+	// "timeout" for what wraps [context.DeadlineExceeded], else "other".
+	Kind func(error) string
+
+	// Hooks report what happens.
+	Hooks Hooks
+}
+
+// Hooks are called when something happens; nil ones are skipped. They must not
+// block, and must be safe for concurrent use.
+type Hooks struct {
+	// StoreFailed reports each failed attempt to use the primary, by a request
+	// or by the prober, with [Options.Kind] of its error.
+	StoreFailed func(kind string, err error)
+	// StateChanged reports each opening and closing of the breaker, once each
+	// and in order, from the prober's goroutine. err is the error that opened
+	// it, or on closing the last one before the store came back; lasted is how
+	// long the state before had held.
+	StateChanged func(open bool, err error, lasted time.Duration)
+	// Degraded reports each request that is about to be decided without the
+	// primary, from the request's own goroutine and with its context, and why.
+	// A route that fails open returns no decisions that could carry the error;
+	// this is where the request's log line gets it, in every mode alike.
+	Degraded func(ctx context.Context, mode Mode, err error)
+}
+
+// A Fallback is two stores behind one breaker. It is safe for concurrent use.
+type Fallback struct {
+	primary, local ratelimit.Store
+	o              Options
+	stores         map[Mode]*store
+	scratch        sync.Pool // *scratch
+	start          time.Time // what nextProbe counts from
+
+	// cond is the breaker as requests see it: one atomic read. The pointer also
+	// is the generation. An outcome counts only while the condition is still
+	// the one that the request began with, so that what straggles in after a
+	// change is no evidence about the time after it.
+	cond      atomic.Pointer[condition]
+	nextProbe atomic.Int64 // nanoseconds after start
+
+	admitted, denied atomic.Uint64
+
+	// mu protects following fields. While cond is closed, breaker is used only
+	// with mu held; while it is open, only by the prober. No request can
+	// therefore take, and then never give back, its place in the half-open state.
+	mu          sync.Mutex
+	breaker     *gobreaker.CircuitBreaker[struct{}]
+	consecutive int  // failures since the last success
+	tripping    bool // the next failure opens, whatever the counts
+	lastErr     error
+	lastErrAt   time.Time
+
+	prober prober
+}
+
+// condition is one state of the breaker. It is immutable.
+type condition struct {
+	open  bool
+	since time.Time
+	err   error // why it is open: the primary's latest error; nil if closed
+	shown error // err, as a decision made meanwhile shows it
+}
+
+// openError says on a decision that nobody asked the primary, and why not.
+type openError struct {
+	text string
+	err  error
+}
+
+func (e *openError) Error() string { return e.text }
+func (e *openError) Unwrap() error { return e.err }
+
+// opened returns the condition of a breaker that is open since since because
+// of err.
+func opened(since time.Time, err error) *condition {
+	return &condition{open: true, since: since, err: err, shown: &openError{text: "breaker open: " + err.Error(), err: err}}
+}
+
+// New checks o and returns a closed breaker around the two stores. It starts
+// nothing, asks neither store, and closes neither: they stay the caller's.
+func New(primary, local ratelimit.Store, o Options) (*Fallback, error) {
+	if primary == nil || local == nil {
+		return nil, errors.New("fallback: want a primary and a local store, got nil")
+	}
+	if err := o.check(); err != nil {
+		return nil, fmt.Errorf("fallback: %w", err)
+	}
+	f := &Fallback{primary: primary, local: local, o: o, start: time.Now()}
+	f.cond.Store(&condition{since: f.start})
+	f.scratch.New = func() any { return new(scratch) }
+	f.stores = make(map[Mode]*store)
+	for _, m := range []Mode{LocalCap, Deny, Allow} {
+		f.stores[m] = &store{f: f, mode: m}
+	}
+	f.breaker = gobreaker.NewCircuitBreaker[struct{}](gobreaker.Settings{
+		Interval:     o.Window,
+		BucketPeriod: o.Window / 10,
+		// The prober paces the probes; the breaker is to be ready for each.
+		Timeout:     1,
+		ReadyToTrip: f.readyToTrip,
+	})
+	f.prober.init()
+	return f, nil
+}
+
+// check validates o and fills in the defaults.
+func (o *Options) check() error {
+	if o.Probe == nil {
+		return errors.New("no Probe: without one the primary would never be used again after a failure")
+	}
+	setDefault(&o.ProbeInterval, DefaultProbeInterval)
+	setDefault(&o.ProbeTimeout, DefaultProbeTimeout)
+	setDefault(&o.ConsecutiveFailures, DefaultConsecutiveFailures)
+	setDefault(&o.FailureRatio, DefaultFailureRatio)
+	setDefault(&o.MinRequests, DefaultMinRequests)
+	setDefault(&o.Window, DefaultWindow)
+	switch {
+	case o.ProbeInterval < 10*time.Millisecond || o.ProbeInterval > time.Minute:
+		return fmt.Errorf("ProbeInterval %v: want 10ms to 1m", o.ProbeInterval)
+	case o.ProbeTimeout < time.Millisecond || o.ProbeTimeout > time.Minute:
+		return fmt.Errorf("ProbeTimeout %v: want 1ms to 1m", o.ProbeTimeout)
+	case o.ConsecutiveFailures < 0:
+		return fmt.Errorf("ConsecutiveFailures %d: want at least 1", o.ConsecutiveFailures)
+	case !(o.FailureRatio > 0 && o.FailureRatio <= 1): // also refuses NaN
+		return fmt.Errorf("FailureRatio %v: want above 0, at most 1", o.FailureRatio)
+	case o.MinRequests < 0:
+		return fmt.Errorf("MinRequests %d: want at least 1", o.MinRequests)
+	case o.Window < 10*time.Millisecond:
+		return fmt.Errorf("Window %v: want at least 10ms", o.Window)
+	}
+	if o.Kind == nil {
+		o.Kind = defaultKind
+	}
+	return nil
+}
+
+func setDefault[T comparable](v *T, value T) {
+	var zero T
+	if *v == zero {
+		*v = value
+	}
+}
+
+func defaultKind(err error) string {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return "timeout"
+	}
+	return "other"
+}
+
+// Store returns the store for routes of mode m. The stores of one Fallback
+// share its breaker and its local store. An unknown mode, like the empty one,
+// is [LocalCap], the default of a route.
+func (f *Fallback) Store(m Mode) ratelimit.Store {
+	if s, ok := f.stores[m]; ok {
+		return s
+	}
+	return f.stores[LocalCap]
+}
+
+// State is what a dashboard or a readiness check wants to know.
+type State struct {
+	// Open reports that requests are decided without the primary.
+	Open bool
+	// Since is when that began, or when the store came back (at first, when the
+	// Fallback was made).
+	Since time.Time
+	// LastErr is the primary's latest error and LastErrAt when it was seen, also
+	// when the primary is back; nil and the zero time if there was none.
+	LastErr   error
+	LastErrAt time.Time
+	// NextProbe is how long until the primary is asked again; 0 while it is in
+	// use or being asked.
+	NextProbe time.Duration
+	// Admitted and Denied count the requests that were decided without the
+	// primary, since the Fallback was made.
+	Admitted, Denied uint64
+}
+
+// State returns the present state.
+func (f *Fallback) State() State {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	c := f.cond.Load()
+	s := State{
+		Open: c.open, Since: c.since,
+		LastErr: f.lastErr, LastErrAt: f.lastErrAt,
+		Admitted: f.admitted.Load(), Denied: f.denied.Load(),
+	}
+	if c.open {
+		s.NextProbe = max(0, f.untilProbe())
+	}
+	return s
+}
+
+// untilProbe is how long until the next probe begins; negative while one runs.
+func (f *Fallback) untilProbe() time.Duration {
+	return time.Duration(f.nextProbe.Load()) - time.Since(f.start)
+}
+
+// retryAfter is how long a refused caller is to wait: until the primary is
+// probed next.
+func (f *Fallback) retryAfter() time.Duration {
+	if f.cond.Load().open {
+		if d := f.untilProbe(); d > 0 {
+			return d
+		}
+	}
+	// A probe is running, or this was a single failure and the next request
+	// finds the primary in use.
+	return f.o.ProbeInterval
+}
