@@ -1,0 +1,105 @@
+# `make` alone says what there is. Nothing here needs more than Go and a POSIX
+# shell, except the tests, which want a C compiler (race detector) and a
+# redis-server, and get both from Debian when they may.
+
+.DEFAULT_GOAL := help
+.PHONY: help build run test vet staticcheck lint fuzz bench bench-memory fmt clean needs
+
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+GOBUILD  = CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)'
+
+# How long each fuzz target runs under `make fuzz`.
+FUZZTIME ?= 10s
+# Flags for the benchmark program, as in: make bench BENCHFLAGS='-rounds 9 -json'
+BENCHFLAGS ?=
+
+help:
+	@echo 'Bouncer: a reverse proxy that counts. First look:'
+	@echo
+	@echo '  make run           gateway and a sample API on this machine, and three lines to paste'
+	@echo '                     REDIS_URL=redis://127.0.0.1:6379/0 make run     counts in that Redis'
+	@echo '                     HTTP_ADDR=:8081 ADMIN_ADDR=127.0.0.1:9091 WEATHER_ADDR=127.0.0.1:9002 make run'
+	@echo '                                                                     when a port is taken'
+	@echo
+	@echo 'Build and prove:'
+	@echo
+	@echo '  make build         bin/gateway, static'
+	@echo '  make test          vet, staticcheck and all tests, under the race detector, against real Redis servers'
+	@echo '  make lint          golangci-lint with the list in .golangci.yml (the first time builds it: minutes)'
+	@echo '  make fuzz          every fuzz target for $(FUZZTIME) (FUZZTIME=1m make fuzz)'
+	@echo '  make vet           go vet alone'
+	@echo '  make staticcheck   staticcheck alone'
+	@echo '  make fmt           gofmt, in place'
+	@echo
+	@echo 'Measure:'
+	@echo
+	@echo '  make bench         what the gateway costs beside a bare reverse proxy; writes docs/BENCHMARKS.md'
+	@echo "                     make bench BENCHFLAGS='-rounds 9 -time 5s -json' for other numbers"
+	@echo '  make bench-memory  what a million addresses cost in memory; writes docs/BENCHMARKS.md'
+	@echo
+	@echo '  make clean         removes bin/'
+
+build:
+	@$(GOBUILD) -o bin/gateway ./cmd/gateway
+
+# The demo program starts both, waits until they are ready, prints the lines
+# and ends both. exec, so that Ctrl-C reaches it and nothing in between.
+run: build
+	@$(GOBUILD) -o bin/weather-api ./examples/weather-api
+	@$(GOBUILD) -o bin/demo ./examples/demo
+	@exec bin/demo
+
+test: needs vet staticcheck
+	go test -race ./...
+
+vet:
+	go vet ./...
+
+staticcheck:
+	go tool -modfile=tools/go.mod staticcheck ./...
+
+lint:
+	go tool -modfile=tools/lint/go.mod golangci-lint run
+
+fmt:
+	gofmt -w $$(git ls-files '*.go')
+
+# go test takes one fuzz target at a time.
+fuzz:
+	@set -e; for file in $$(grep -rl --include='*_test.go' '^func Fuzz' . | sort); do \
+		for target in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\)(.*/\1/p' $$file); do \
+			echo "$$(dirname $$file) $$target"; \
+			go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$(dirname $$file); \
+		done; \
+	done
+
+bench: build
+	@$(GOBUILD) -o bin/ ./bench/...
+	@bin/bench -gateway bin/gateway -floor bin/floor -upstream bin/upstream -write docs/BENCHMARKS.md $(BENCHFLAGS)
+
+bench-memory: build
+	@$(GOBUILD) -o bin/ ./bench/...
+	@bin/memory -gateway bin/gateway -upstream bin/upstream -write docs/BENCHMARKS.md $(BENCHFLAGS)
+
+clean:
+	rm -rf bin
+
+# What the tests need besides Go. As root on Debian it is installed, without the
+# service that comes with it: the tests start servers of their own. Anywhere
+# else the one command to type is printed.
+needs:
+	@missing=; \
+	command -v redis-server >/dev/null || missing="$$missing redis-server"; \
+	command -v "$$(go env CC)" >/dev/null || missing="$$missing gcc libc6-dev"; \
+	[ -z "$$missing" ] && exit 0; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "installing$$missing"; \
+		export DEBIAN_FRONTEND=noninteractive; \
+		apt-get update -qq && apt-get install -y -qq --no-install-recommends $$missing >/dev/null || exit 1; \
+		case "$$missing" in *redis*) systemctl disable -q --now redis-server 2>/dev/null || true;; esac; \
+	else \
+		echo "the tests need$$missing; type:" >&2; \
+		if command -v brew >/dev/null; then echo "  brew install redis" >&2; \
+		else echo "  sudo apt-get install -y --no-install-recommends$$missing" >&2; fi; \
+		exit 1; \
+	fi
