@@ -1,0 +1,61 @@
+// Package auth finds out who is calling: it turns the credential of a request,
+// a signed token (JWT) or an API key, into a [Principal].
+//
+// It is not for deciding what a caller may do, which is the plan's business,
+// and not for answering: it returns an error, and the pipeline answers 401 with
+// [Authenticator.Challenges], the same bytes whatever was wrong. It keeps no
+// session, asks nobody over the network, and never reads a credential from a
+// query string, which ends up in logs and Referer fields.
+//
+// # Which credential decides
+//
+// The first one present, in this order:
+//
+//  1. Authorization: Bearer, when tokens are configured;
+//  2. a configured cookie, in the order of the issuers;
+//  3. an API key in its own field;
+//  4. Authorization: ApiKey, when keys are configured.
+//
+// It decides alone. A bad one is refused even beside a good one, because
+// falling through would let whoever can add a header or a cookie choose
+// the identity under which somebody else's request runs.
+//
+// A scheme matches in any case and may be followed by several spaces (RFC 9110
+// section 11.4); anything else after it (a tab, a comma, nothing) is malformed
+// and refused. Several Authorization fields of which one is ours, several key
+// fields, and one cookie twice with different values are refused too: two
+// readers could disagree on which counts. An Authorization field of another
+// scheme (Basic, Digest, ...) is the upstream's business and no credential
+// here. So is an empty Authorization field, and an empty cookie, which is what
+// some programs leave behind after a logout; an empty key field is a bad key.
+//
+// # What it promises when things fail
+//
+// Bad input is never a panic and never an identity. No error contains a token,
+// a key or a part of one. Refusals are never remembered, so what becomes valid
+// later (nbf) works then. A key that a new configuration no longer has is gone
+// at once.
+//
+// Identities become header fields of the upstream request, so a value with
+// control characters, invalid UTF-8, space around it, or more than 256 bytes
+// is refused. A token's user must not begin with "key:", which is how callers
+// with an API key and no user are called.
+//
+// # Use
+//
+//	a, err := auth.New(auth.Options{
+//		APIKeys: true,
+//		Keys:    []auth.Key{{ID: "k-7f3a", SHA256: digest, User: "priya123", Plan: "free"}},
+//	})
+//	...
+//	p, err := a.Authenticate(r, auth.Check{})
+//	switch refused, ok := errors.AsType[*auth.RefusedError](err); {
+//	case err == nil:
+//		// p.User is calling.
+//	case ok:
+//		// 401; refused.Reason goes to the log and the metric.
+//	case errors.Is(err, auth.ErrNoCredentials):
+//		// 401, or the anonymous plan where credentials are optional.
+//	}
+//	a.Strip(outgoing.Header)
+package auth
