@@ -1,0 +1,398 @@
+// Package memory is a [ratelimit.Store] in this process: the store of a gateway
+// that runs alone, the edge limits per IP of every gateway, and the local cap
+// while a shared store is away.
+//
+// It is not shared and not durable: every instance counts for itself, and a
+// restart forgets everything that was spent.
+//
+// What it promises:
+//
+//   - All charges of one Take are decided in one atomic step, at one time.
+//   - It never waits for anything but its own short locks, and never fails but
+//     for a programming error in the charges.
+//   - It holds at most MaxKeys buckets. A bucket whose state has run out (it
+//     has refilled, its window has ended) makes room for a new one; a bucket
+//     that still counts is never pushed out, whoever else comes. When all of
+//     them still count, new keys share one overflow bucket per policy, so that
+//     crowding the table buys nobody a fresh budget.
+//   - Time is a monotonic clock; a step of the wall clock changes nothing.
+//
+// How it is used:
+//
+//	store, err := memory.New(memory.Options{})
+//	…
+//	decisions, err = store.Take(ctx, []ratelimit.Charge{{
+//		Policy:    perMinute,
+//		Partition: ratelimit.Partition(ratelimit.Part{Dimension: "user", Value: "priya123"}),
+//		Cost:      1,
+//	}}, decisions)
+package memory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/bits"
+	"sync/atomic"
+	"time"
+
+	"bouncer/gateway/ratelimit"
+)
+
+const (
+	// DefaultMaxKeys is Options.MaxKeys when it is 0.
+	DefaultMaxKeys = 1_000_000
+
+	// maxKeys keeps the index of an entry, of which one value means none,
+	// within 32 bits.
+	maxKeys = 1 << 31
+
+	// shardBits is the binary logarithm of the number of shards. A decision
+	// holds a lock for some 100 ns, so 64 shards serve any number of cores; and
+	// a set of shards is one 64-bit word.
+	shardBits = 6
+
+	// inline is the length up to which a list of charges is decided without
+	// allocating. Requests have one to six limits.
+	inline = 8
+
+	// An insertion looks at up to sweepLooks entries of its shard that may have
+	// run out and removes up to sweepWant of them: two out for one in, so that
+	// the table shrinks to what still counts without anyone walking it.
+	sweepLooks, sweepWant = 4, 2
+
+	// searchLooks bounds the work of one Take in a full table.
+	searchLooks = 1024
+)
+
+// Options are the settings of a [Store]. The zero value is usable.
+type Options struct {
+	// MaxKeys is how many buckets are kept; 0 means DefaultMaxKeys. A bucket
+	// takes about 120 bytes beside its key.
+	MaxKeys int
+	// Source is what the decisions say who decided; "" means
+	// [ratelimit.SourceMemory].
+	Source ratelimit.Source
+	// Now returns the time in microseconds; it must be safe for concurrent use
+	// and must not call the store. nil means Unix time, read once when the store
+	// is made, plus the monotonic time since.
+	Now func() int64
+	// Hooks are told what happens.
+	Hooks Hooks
+}
+
+// Hooks are functions that a Store calls; nil ones are skipped. They are called
+// without a lock held, from the goroutine of Take, and must be safe for
+// concurrent use.
+type Hooks struct {
+	// Overflow is called for each charge that was decided on an overflow bucket.
+	Overflow func()
+}
+
+// Store is a [ratelimit.Store] in memory. It starts no goroutine and needs no
+// Close. It is safe for concurrent use.
+type Store struct {
+	maxKeys int64
+	source  ratelimit.Source
+	now     func() int64
+	hooks   Hooks
+
+	hash hasher
+
+	// keys is the number of entries in all shards and of the places that are
+	// reserved for new ones: never above maxKeys.
+	keys      atomic.Int64
+	overflows atomic.Uint64
+
+	shards   [1 << shardBits]shard
+	overflow overflow
+}
+
+var _ ratelimit.Store = (*Store)(nil)
+
+// New returns an empty store. The error says which option is wrong.
+func New(o Options) (*Store, error) {
+	if o.MaxKeys < 0 || o.MaxKeys > maxKeys {
+		return nil, fmt.Errorf("make memory store: max keys: want 0 (for %d) to %d, got %d", DefaultMaxKeys, maxKeys, o.MaxKeys)
+	}
+	s := &Store{
+		maxKeys: int64(o.MaxKeys),
+		source:  o.Source,
+		now:     o.Now,
+		hooks:   o.Hooks,
+		hash:    newHasher(),
+	}
+	if s.maxKeys == 0 {
+		s.maxKeys = DefaultMaxKeys
+	}
+	if s.source == "" {
+		s.source = ratelimit.SourceMemory
+	}
+	if s.now == nil {
+		start := time.Now()
+		epoch := start.UnixMicro()
+		s.now = func() int64 { return epoch + time.Since(start).Microseconds() }
+	}
+	for i := range s.shards {
+		s.shards[i].init(i, s.hash)
+	}
+	return s, nil
+}
+
+// Len returns how many buckets are kept, those included whose state has run
+// out and whose place nobody needed yet. It is never above MaxKeys.
+func (s *Store) Len() int { return int(s.keys.Load()) }
+
+// Overflows returns how many charges were decided on an overflow bucket.
+func (s *Store) Overflows() uint64 { return s.overflows.Load() }
+
+// Take implements [ratelimit.Store]. A cost of 0 is a peek: it is allowed and
+// writes nothing. The error is always a programming error: a charge without a
+// policy made by [ratelimit.NewPolicy], or with a negative cost; nothing is
+// charged then. The context is not looked at, since Take does not wait.
+//
+// It does not allocate for keys that are known, in lists of up to eight charges
+// and with room in dst.
+func (s *Store) Take(_ context.Context, charges []ratelimit.Charge, dst []ratelimit.Decision) ([]ratelimit.Decision, error) {
+	dst = dst[:0]
+	for i := range charges {
+		if err := check(&charges[i]); err != nil {
+			return dst, fmt.Errorf("take from memory store: charge %d: %w", i, err)
+		}
+	}
+	if len(charges) == 0 {
+		return dst, nil
+	}
+
+	var itemsBuf [inline]item
+	items := itemsBuf[:]
+	if len(charges) > inline {
+		items = make([]item, len(charges))
+	}
+	l := list{charges: charges, items: items[:len(charges)]}
+	s.identify(&l)
+
+	dst, overflowed := s.take(&l, dst)
+
+	if overflowed > 0 {
+		s.overflows.Add(uint64(overflowed))
+		if s.hooks.Overflow != nil {
+			for range overflowed {
+				s.hooks.Overflow()
+			}
+		}
+	}
+	return dst, nil
+}
+
+func check(c *ratelimit.Charge) error {
+	switch {
+	case c.Policy == nil:
+		return errors.New("it has no policy")
+	case c.Policy.Key() == "":
+		return errors.New("its policy was not made by NewPolicy")
+	case c.Cost < 0:
+		return fmt.Errorf("cost: want 0 or more, got %d", c.Cost)
+	}
+	return nil
+}
+
+// take decides l and charges it if it is admitted. It returns how many charges
+// met an overflow bucket.
+func (s *Store) take(l *list, dst []ratelimit.Decision) (_ []ratelimit.Decision, overflowed int) {
+	// A new key needs a place in the table. Places are reserved before the
+	// verdict, because a key without one is decided on the overflow bucket.
+	places := 0
+	for searched := false; ; searched = true {
+		s.lock(l.shards)
+		l.now = s.now() // under the locks: never before what they hold
+		if want := s.find(l) - places; want > 0 {
+			places += s.reserve(l, want)
+		}
+		if places >= l.newKeys || searched {
+			break
+		}
+		// The table is full. Somewhere an entry may have run out; looking for it
+		// takes other shards' locks, which must not be waited for with ours held.
+		s.unlock(l.shards)
+		places += s.search(l.now, l.newKeys-places)
+	}
+
+	overflowed = s.assign(l, places)
+	if overflowed > 0 {
+		s.overflow.mu.Lock()
+		s.overflow.find(l)
+	}
+	dst, admitted := l.decide(dst, s.source)
+	if admitted {
+		places -= s.commit(l)
+	}
+	if overflowed > 0 {
+		s.overflow.mu.Unlock()
+	}
+	s.unlock(l.shards)
+
+	if places > 0 {
+		s.keys.Add(int64(-places))
+	}
+	return dst, overflowed
+}
+
+// identify fills in what depends on the charges alone: the hash of each key,
+// which charges share a bucket, and the shards to lock.
+func (s *Store) identify(l *list) {
+	for i := range l.charges {
+		c, it := &l.charges[i], &l.items[i]
+		it.hash = s.hash.sum(c.Partition, c.Policy)
+		it.first = i
+		for j := range i {
+			if l.items[j].hash == it.hash && sameBucket(&l.charges[j], c) {
+				it.first = j
+				break
+			}
+		}
+		l.shards |= 1 << shardOf(it.hash)
+	}
+}
+
+func sameBucket(a, b *ratelimit.Charge) bool {
+	return a.Partition == b.Partition && sameKey(a.Policy, b.Policy)
+}
+
+func sameKey(p, q *ratelimit.Policy) bool { return p == q || p.Key() == q.Key() }
+
+// lock takes the locks of a list in ascending order, so that no two lists wait
+// for each other.
+func (s *Store) lock(set uint64) {
+	for ; set != 0; set &= set - 1 {
+		s.shards[bits.TrailingZeros64(set)].mu.Lock()
+	}
+}
+
+func (s *Store) unlock(set uint64) {
+	for ; set != 0; set &= set - 1 {
+		s.shards[bits.TrailingZeros64(set)].mu.Unlock()
+	}
+}
+
+func (s *Store) shard(hash uint64) *shard { return &s.shards[shardOf(hash)] }
+
+// find looks up every bucket of l and returns how many of them are new and are
+// to be charged.
+func (s *Store) find(l *list) (newKeys int) {
+	for i := range l.items {
+		it := &l.items[i]
+		if it.first != i {
+			if l.charges[i].Cost > 0 {
+				l.items[it.first].charged = true
+			}
+			continue
+		}
+		it.charged = l.charges[i].Cost > 0
+		it.overflow = false
+		it.stored = ratelimit.State{}
+		sh := s.shard(it.hash)
+		it.entry = sh.lookup(it.hash, l.charges[i].Partition, l.charges[i].Policy)
+		if it.entry != none {
+			it.stored = sh.at(it.entry).state()
+		}
+	}
+	for i := range l.items {
+		if it := &l.items[i]; it.isNew(i) {
+			newKeys++
+		}
+	}
+	l.newKeys = newKeys
+	return newKeys
+}
+
+// reserve gets up to want places without leaving l's shards: from entries that
+// have run out there, else from what the table has free.
+func (s *Store) reserve(l *list, want int) (got int) {
+	for i := range l.items {
+		if it := &l.items[i]; it.isNew(i) {
+			sh := s.shard(it.hash)
+			n, _ := sh.sweep(l, sweepLooks, sweepWant)
+			got += n
+		}
+	}
+	for got < want {
+		n := s.keys.Load()
+		if n >= s.maxKeys {
+			break
+		}
+		if s.keys.CompareAndSwap(n, n+1) {
+			got++
+		}
+	}
+	return got
+}
+
+// search gets up to want places from entries anywhere that have run out at now.
+// No lock may be held.
+//
+// It finds one if there is one, unless the more than searchLooks entries that it
+// has to look at first have all been charged since they were last looked at.
+// Even then the next search goes on where this one stopped.
+func (s *Store) search(now int64, want int) (got int) {
+	looks := searchLooks
+	at := list{now: now}
+	for i := range s.shards {
+		sh := &s.shards[i]
+		if sh.earliest.Load() > now {
+			continue
+		}
+		sh.mu.Lock()
+		n, looked := sh.sweep(&at, looks, want-got)
+		sh.mu.Unlock()
+		got += n
+		looks -= looked
+		if got >= want || looks <= 0 {
+			break
+		}
+	}
+	return got
+}
+
+// assign gives the places to the new keys in the order of the charges and sends
+// those that get none to the overflow. It returns how many charges went there.
+func (s *Store) assign(l *list, places int) (overflowed int) {
+	for i := range l.items {
+		it := &l.items[i]
+		switch {
+		case it.first != i:
+			if l.items[it.first].overflow {
+				overflowed++
+			}
+		case it.isNew(i):
+			if places > 0 {
+				places--
+			} else {
+				it.overflow = true
+				overflowed++
+			}
+		}
+	}
+	return overflowed
+}
+
+// commit writes the states that decide has found, and returns how many places
+// it used.
+func (s *Store) commit(l *list) (used int) {
+	for i := range l.items {
+		it := &l.items[i]
+		if it.first != i || !it.charged {
+			continue
+		}
+		switch {
+		case it.overflow:
+			s.overflow.set(it.policy, it.work, l.now)
+		case it.entry != none:
+			s.shard(it.hash).at(it.entry).set(it.policy, it.work)
+		default:
+			s.shard(it.hash).insert(it.hash, l.charges[i].Partition, it.policy, it.work)
+			used++
+		}
+	}
+	return used
+}

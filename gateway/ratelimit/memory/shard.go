@@ -1,0 +1,226 @@
+package memory
+
+import (
+	"math"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"bouncer/gateway/ratelimit"
+)
+
+const (
+	none      = math.MaxUint32 // no entry
+	chunkBits = 6
+	chunkSize = 1 << chunkBits
+)
+
+// An entry is one bucket. A million of them are meant to fit into little
+// memory, so it holds a pointer to the policy that charged last instead of what
+// that policy says: the key's other half, the scale of spent, and the refill.
+type entry struct {
+	partition string
+	policy    *ratelimit.Policy
+	spent     int64 // see ratelimit.State, whose Den is policy.Den()
+	time      int64
+	next      uint32 // the next entry with the same hash, or the next free one
+}
+
+func (e *entry) state() ratelimit.State {
+	return ratelimit.State{Spent: e.spent, Den: e.policy.Den(), Time: e.time}
+}
+
+func (e *entry) set(p *ratelimit.Policy, s ratelimit.State) {
+	e.policy, e.spent, e.time = p, s.Spent, s.Time
+}
+
+// A shard is a part of the table with its own lock.
+//
+// Entries live in chunks that never move, and are found through the 64-bit hash
+// of their key; keys with the same hash form a chain. A heap orders them by when
+// they run out at the earliest. A charge puts that off, so a charge need not
+// touch the heap: an entry that comes up is looked at again, and is put back if
+// it still counts.
+type shard struct {
+	id   int
+	hash hasher
+
+	mu sync.Mutex
+	// mu protects the following fields.
+	index  map[uint64]uint32 // hash to the first entry of its chain
+	chunks []*[chunkSize]entry
+	free   uint32 // a chain of unused entries
+	heap   []due
+
+	// earliest is heap[0].at, or the end of time; it is written under mu and
+	// read without it by whoever needs a place.
+	earliest atomic.Int64
+
+	_ [64]byte // keeps the locks of neighbours on different cache lines
+}
+
+// due says that an entry does not run out before at.
+type due struct {
+	at    int64
+	entry uint32
+}
+
+func (sh *shard) init(id int, h hasher) {
+	sh.id, sh.hash = id, h
+	sh.index = make(map[uint64]uint32)
+	sh.free = none
+	sh.earliest.Store(math.MaxInt64)
+}
+
+// at returns the entry with index i. The pointer stays valid.
+func (sh *shard) at(i uint32) *entry {
+	return &sh.chunks[i>>chunkBits][i&(chunkSize-1)]
+}
+
+// lookup returns the entry of a key, or none.
+func (sh *shard) lookup(hash uint64, partition string, p *ratelimit.Policy) uint32 {
+	i, ok := sh.index[hash]
+	if !ok {
+		return none
+	}
+	for i != none {
+		e := sh.at(i)
+		if e.partition == partition && sameKey(e.policy, p) {
+			return i
+		}
+		i = e.next
+	}
+	return none
+}
+
+// insert adds an entry for a key that has none.
+func (sh *shard) insert(hash uint64, partition string, p *ratelimit.Policy, s ratelimit.State) {
+	if sh.free == none {
+		sh.grow()
+	}
+	i := sh.free
+	e := sh.at(i)
+	sh.free = e.next
+
+	// A copy, since the caller's string may be part of a larger one.
+	e.partition = strings.Clone(partition)
+	e.set(p, s)
+	e.next = none
+	if head, ok := sh.index[hash]; ok {
+		e.next = head
+	}
+	sh.index[hash] = i
+
+	sh.push(due{at: p.RunsOut(s), entry: i})
+	sh.earliest.Store(sh.heap[0].at)
+}
+
+// grow adds a chunk of unused entries.
+func (sh *shard) grow() {
+	base := uint32(len(sh.chunks)) << chunkBits
+	c := new([chunkSize]entry)
+	for i := range c {
+		c[i].next = base + uint32(i) + 1
+	}
+	c[chunkSize-1].next = sh.free
+	sh.chunks = append(sh.chunks, c)
+	sh.free = base
+}
+
+// sweep looks at up to looks entries that may have run out at l.now, and removes
+// up to want that have, but none that l is about to charge. It returns how many
+// were removed and how many looked at.
+func (sh *shard) sweep(l *list, looks, want int) (removed, looked int) {
+	for looked < looks && removed < want && len(sh.heap) > 0 && sh.heap[0].at <= l.now {
+		looked++
+		i := sh.heap[0].entry
+		e := sh.at(i)
+		at := e.policy.RunsOut(e.state())
+		if l.uses(sh.id, i) {
+			at = max(at, l.now+1)
+		}
+		if at > l.now {
+			sh.heap[0].at = at
+			sh.siftDown()
+			continue
+		}
+		sh.pop()
+		sh.remove(i)
+		removed++
+	}
+	if looked > 0 {
+		sh.earliest.Store(math.MaxInt64)
+		if len(sh.heap) > 0 {
+			sh.earliest.Store(sh.heap[0].at)
+		}
+	}
+	return removed, looked
+}
+
+// remove forgets entry i, which has left the heap.
+func (sh *shard) remove(i uint32) {
+	e := sh.at(i)
+	hash := sh.hash.sum(e.partition, e.policy)
+	switch head := sh.index[hash]; {
+	case head != i:
+		before := sh.at(head)
+		for before.next != i {
+			before = sh.at(before.next)
+		}
+		before.next = e.next
+	case e.next != none:
+		sh.index[hash] = e.next
+	default:
+		delete(sh.index, hash)
+	}
+	*e = entry{next: sh.free}
+	sh.free = i
+}
+
+// push adds d to the heap.
+func (sh *shard) push(d due) {
+	h := append(sh.heap, d)
+	i := len(h) - 1
+	for i > 0 {
+		parent := (i - 1) / 2
+		if h[parent].at <= d.at {
+			break
+		}
+		h[i] = h[parent]
+		i = parent
+	}
+	h[i] = d
+	sh.heap = h
+}
+
+// pop removes the head of the heap.
+func (sh *shard) pop() {
+	last := len(sh.heap) - 1
+	sh.heap[0] = sh.heap[last]
+	sh.heap = sh.heap[:last]
+	if last > 0 {
+		sh.siftDown()
+	}
+}
+
+// siftDown moves the head of the heap to where it belongs.
+func (sh *shard) siftDown() {
+	h := sh.heap
+	d := h[0]
+	i := 0
+	for {
+		child := 2*i + 1
+		if child >= len(h) {
+			break
+		}
+		if right := child + 1; right < len(h) && h[right].at < h[child].at {
+			child = right
+		}
+		if d.at <= h[child].at {
+			break
+		}
+		h[i] = h[child]
+		i = child
+	}
+	h[i] = d
+}
