@@ -41,6 +41,9 @@ type Error struct {
 	RetryAfter time.Duration
 	// Violated lists the policies that denied (violated-policies).
 	Violated []string
+	// Errors lists several things that were wrong, one text each (the errors
+	// member); only the admin listener uses it.
+	Errors []string
 	// Header is added to the answer; it may be nil.
 	Header http.Header
 	// Close ends the connection after the answer.
@@ -72,6 +75,7 @@ type problem struct {
 	Detail    string   `json:"detail"`
 	RequestID string   `json:"request_id"`
 	Violated  []string `json:"violated-policies,omitempty"`
+	Errors    []string `json:"errors,omitempty"`
 }
 
 // Seconds is d as delay-seconds (RFC 9110 section 10.2.3): whole seconds,
@@ -87,6 +91,7 @@ func Write(w http.ResponseWriter, r *http.Request, requestID string, e *Error) {
 	p := problem{
 		Type: e.Type, Title: http.StatusText(e.Status), Status: e.Status,
 		Detail: e.Detail, RequestID: requestID, Violated: e.Violated,
+		Errors: e.Errors,
 	}
 	if p.Type == "" {
 		p.Type = TypeBlank

@@ -1,0 +1,43 @@
+// Package admin is the handler of the second listener: metrics, health, what
+// the gateway is doing now, reload, and profiles. People and monitoring look at
+// it; clients of the API never reach it.
+//
+// It is not a place that decides or keeps anything: all it shows comes from the
+// functions in [Options], and a part whose function is nil is not offered.
+//
+// # Who may see what
+//
+// /healthz, /readyz and /metrics are open, because probes and scrapers carry no
+// credentials. Everything else that only reads is open as long as the listener
+// is on loopback, and needs the admin token otherwise. What changes something
+// or costs something (POST /-/reload, /debug/pprof/) always needs the token;
+// without one configured it is refused.
+//
+// The token travels in "Authorization: Bearer …" only. No browser adds that
+// field by itself, so a hostile page cannot make an operator's browser reload
+// the gateway, and since no CORS field is ever sent it cannot read an answer.
+//
+// One hole would be left on loopback: DNS rebinding. A page of
+// http://attacker.example whose name suddenly resolves to 127.0.0.1 is, for the
+// browser, talking to its own site, and may read what it gets. The Host field
+// still carries the attacker's name. So on loopback the handler answers only to
+// IP literals, localhost and [Options].Hostnames, and anything else is 421.
+//
+// # What it promises when things fail
+//
+// /healthz is 200 as long as the process can answer; nothing outside the process
+// makes it fail, since a restart would cure nothing. /readyz is 503 before a
+// configuration is loaded and from the moment shutdown begins. A shared store
+// that is away makes the gateway degraded, which /readyz says, not unready:
+// otherwise one failure of Redis would take every instance out of service at
+// once. Every error is application/problem+json.
+//
+//	h := admin.New(admin.Options{
+//		Metrics:  telemetry.Handler(),
+//		Ready:    g.Readiness,
+//		Reload:   g.Reload,
+//		Token:    token,
+//		Loopback: true,
+//	})
+//	server := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second}
+package admin
