@@ -43,7 +43,7 @@ func (t *Telemetry) Decided(route, plan, limit, source string, allowed bool, rem
 }
 
 // Auth counts one attempt to authenticate. method is jwt, cookie, api_key or
-// AuthNone; outcome is one of the Auth constants.
+// AuthNone; outcome is one of the Auth constants or of Options.AuthReasons.
 func (t *Telemetry) Auth(method, outcome string) {
 	c := t.auth[authLabels{method, outcome}]
 	if c == nil {

@@ -38,21 +38,20 @@ type metrics struct {
 
 type authLabels struct{ method, outcome string }
 
-// The outcomes of authentication.
+// The outcomes of authentication. Options.AuthReasons are further ones.
 const (
 	AuthAccepted = "accepted" // a valid credential
 	AuthRejected = "rejected" // a credential that is not valid
-	AuthAbsent   = "absent"   // no credential; its method is AuthNone
 	AuthLimited  = "limited"  // refused before looking: too many failures
+	AuthAbsent   = "absent"   // no credential; its method is AuthNone
 	AuthNone     = "none"     // the method of a request without a credential
 )
 
-// authCombinations are the series of gateway_auth_total. A caller who has
-// failed too often is refused before the credential is looked at.
-func authCombinations() []authLabels {
+// authCombinations are the series of gateway_auth_total.
+func authCombinations(reasons []string) []authLabels {
 	all := []authLabels{{AuthNone, AuthAbsent}, {AuthNone, AuthLimited}, {other, other}}
 	for _, method := range []string{"jwt", "cookie", "api_key"} {
-		for _, outcome := range []string{AuthAccepted, AuthRejected, AuthLimited} {
+		for _, outcome := range append([]string{AuthAccepted, AuthRejected, AuthLimited}, reasons...) {
 			all = append(all, authLabels{method, outcome})
 		}
 	}
@@ -78,7 +77,7 @@ func native(o prometheus.HistogramOpts) prometheus.HistogramOpts {
 	return o
 }
 
-func newMetrics(reg prometheus.Registerer, storeErrorKinds []string, dropped func() uint64) metrics {
+func newMetrics(reg prometheus.Registerer, storeErrorKinds, authReasons []string, dropped func() uint64) metrics {
 	counter := func(name, help string) prometheus.CounterOpts {
 		return prometheus.CounterOpts{Name: name, Help: help}
 	}
@@ -137,8 +136,8 @@ func newMetrics(reg prometheus.Registerer, storeErrorKinds []string, dropped fun
 	}
 	auth := prometheus.NewCounterVec(counter("gateway_auth_total",
 		"Attempts to authenticate, by kind of credential and outcome."), []string{"method", "outcome"})
-	for _, l := range authCombinations() {
-		m.auth[l] = auth.WithLabelValues(l.method, l.outcome)
+	for _, l := range authCombinations(authReasons) {
+		m.auth[l] = auth.WithLabelValues(clean(l.method), clean(l.outcome))
 	}
 	reloads := prometheus.NewCounterVec(counter("gateway_config_reloads_total",
 		"Reloads of the configuration, the first load not counted."), []string{"outcome"})

@@ -21,7 +21,18 @@ func (t *Telemetry) Request(r *http.Request, s *scope.Request) {
 		rt.added.Observe(max(took-s.UpstreamDuration, 0).Seconds())
 	}
 	line := lineBuffers.Get().(*[]byte)
-	*line = appendRequest((*line)[:0], r, s, took)
+	*line = appendRequest((*line)[:0], r, s, took, t.authReason(s.AuthError))
 	_, _ = t.lines.Write(*line) // never fails; see lineWriter
 	lineBuffers.Put(line)
+}
+
+// authReason is the word for why a credential was refused.
+func (t *Telemetry) authReason(err error) string {
+	if err == nil || t.reason == nil {
+		return AuthRejected
+	}
+	if word := t.reason(err); word != "" {
+		return word
+	}
+	return AuthRejected
 }

@@ -29,6 +29,14 @@ type Options struct {
 	// StoreErrorKinds are the kinds that StoreFailed is called with; nil means
 	// DefaultStoreErrorKinds. Any other kind counts as "other".
 	StoreErrorKinds []string
+	// AuthReasons are the words for why a credential is refused that have a
+	// series of their own in gateway_auth_total, beside AuthRejected.
+	AuthReasons []string
+	// AuthReason is the word for why err refused a credential, as the access log
+	// is to show it, or "" if err is not of that kind. It must be one of a few
+	// fixed words: an error's own text may hold parts of a credential, so it is
+	// never written. nil, or "", writes AuthRejected.
+	AuthReason func(err error) string
 }
 
 // DefaultStoreErrorKinds are the kinds of store errors that have a series of
@@ -46,6 +54,7 @@ type Telemetry struct {
 	handler  http.Handler
 	lines    *lineWriter
 	logger   *slog.Logger
+	reason   func(error) string // Options.AuthReason
 
 	// current is what is in force, replaced whole by Configure.
 	current atomic.Pointer[table]
@@ -82,12 +91,13 @@ func New(o Options) *Telemetry {
 	}
 	t := &Telemetry{
 		registry: prometheus.NewRegistry(),
+		reason:   o.AuthReason,
 		lines:    newLineWriter(o.Out, o.FlushEvery, o.CloseTimeout),
 		modes:    make(map[string]bool),
 		subjects: make(map[string]bool),
 	}
 	t.logger = newLogger(t.lines, o.Level)
-	t.metrics = newMetrics(t.registry, o.StoreErrorKinds, t.lines.dropped.Load)
+	t.metrics = newMetrics(t.registry, o.StoreErrorKinds, o.AuthReasons, t.lines.dropped.Load)
 	t.handler = promhttp.HandlerFor(t.registry, promhttp.HandlerOpts{
 		ErrorLog: slog.NewLogLogger(t.logger.Handler(), slog.LevelError),
 		// One broken series must not hide the others in the middle of an incident.
