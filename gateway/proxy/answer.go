@@ -1,0 +1,187 @@
+package proxy
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// patience is how long the head of an answer, or a part that filled the copy
+// buffer, waits for more, so that most answers leave in one write.
+const patience = time.Millisecond
+
+// answer is the body of an answer on its way to the client, and the client's
+// http.ResponseWriter.
+//
+// It sends everything as soon as the upstream does, whether the length is
+// known or not, in as few writes as it can: what was written is flushed just
+// before a Read that will probably have to wait. It will when the last Read
+// did not fill its buffer. When it did, or when there was none yet, the rest
+// is usually there already, so only a timer is set. The usual small answer,
+// whose head and body arrive together, is never flushed on its own.
+type answer struct {
+	body    io.ReadCloser
+	drained bool  // the last Read took all there was
+	held    error // came together with data, and is told by the next Read
+	readErr error // why the body broke off
+
+	mu       sync.Mutex // protects w and the following fields while waiting
+	w        http.ResponseWriter
+	pending  bool // something was written and not flushed
+	waiting  bool // the timer may flush
+	writeErr error
+	timer    *time.Timer
+	ran      bool // the timer ran, or might still
+}
+
+// Read implements io.Reader.
+func (a *answer) Read(p []byte) (int, error) {
+	if a.held != nil {
+		a.readErr = a.held
+		a.flushNow()
+		return 0, a.held
+	}
+	waits := false
+	if a.pending {
+		if a.drained {
+			a.flushNow()
+		} else {
+			waits = true
+			a.mu.Lock()
+			a.waiting = true
+			a.mu.Unlock()
+			a.timer.Reset(patience)
+		}
+	}
+	n, err := a.body.Read(p)
+	if waits {
+		if !a.timer.Stop() {
+			a.ran = true
+		}
+		a.mu.Lock()
+		a.waiting = false
+		a.mu.Unlock()
+	}
+	a.drained = n < len(p)
+	if err != nil && err != io.EOF {
+		if n > 0 {
+			a.held = err
+			return n, nil
+		}
+		a.readErr = err
+		a.flushNow() // what came is the client's, and no head must be lost
+	}
+	return n, err
+}
+
+// Close implements io.Closer.
+func (a *answer) Close() error { return a.body.Close() }
+
+// late is run by the timer.
+func (a *answer) late() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.waiting && a.pending {
+		a.flushLocked()
+	}
+}
+
+func (a *answer) flushNow() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.pending {
+		a.flushLocked()
+	}
+}
+
+func (a *answer) flushLocked() error {
+	a.pending = false
+	err := http.NewResponseController(a.w).Flush()
+	// A writer that cannot flush still gets everything, only later.
+	if err != nil && a.writeErr == nil && !errors.Is(err, http.ErrNotSupported) {
+		a.writeErr = err
+	}
+	return err
+}
+
+// Header implements http.ResponseWriter. Until there is a final answer the
+// fields are those of a 1xx answer and are kept apart from the client's, which
+// ReverseProxy would clear.
+func (x *exchange) Header() http.Header {
+	if x.answered {
+		return x.answer.w.Header()
+	}
+	if x.interim == nil {
+		x.interim = make(http.Header)
+	}
+	return x.interim
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (x *exchange) WriteHeader(status int) {
+	if status < 200 && status != http.StatusSwitchingProtocols {
+		x.writeInterim(status)
+		return
+	}
+	a := &x.answer
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	x.started, a.pending = true, true
+	a.w.WriteHeader(status)
+}
+
+// writeInterim sends a 1xx answer with its own fields only. HTTP/1.0 has none
+// (RFC 9110 section 15.2).
+func (x *exchange) writeInterim(status int) {
+	if !x.client.ProtoAtLeast(1, 1) {
+		return
+	}
+	a := &x.answer
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	header := a.w.Header()
+	final := maps.Clone(header)
+	clear(header)
+	maps.Copy(header, x.interim)
+	for _, name := range [...]string{"Connection", "Keep-Alive", "Transfer-Encoding", "Upgrade", "Trailer"} {
+		delete(header, name)
+	}
+	a.w.WriteHeader(status)
+	clear(header)
+	maps.Copy(header, final)
+}
+
+// Write implements http.ResponseWriter.
+func (x *exchange) Write(p []byte) (int, error) {
+	a := &x.answer
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	n, err := a.w.Write(p)
+	a.pending = true
+	if err != nil && a.writeErr == nil {
+		a.writeErr = err
+	}
+	return n, err
+}
+
+// FlushError is found by http.ResponseController.
+func (x *exchange) FlushError() error {
+	a := &x.answer
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.flushLocked()
+}
+
+// Hijack is found by http.ResponseController.
+func (x *exchange) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, rw, err := http.NewResponseController(x.answer.w).Hijack()
+	if err == nil {
+		x.started = true
+	}
+	return conn, rw, err
+}

@@ -1,0 +1,67 @@
+// Package proxy carries an admitted request to one of an upstream's servers
+// and the answer back.
+//
+// An Upstream is a set of equal servers (targets) with one pool of
+// connections. It lives across configuration reloads, so that a reload neither
+// leaks connections nor forgets which servers are busy.
+//
+// It is not for deciding: it knows no routes, limits, credentials or
+// configuration files. It does not cache, compress, or follow redirects, and
+// it does not repeat a request that may have reached a server.
+//
+// # What reaches the upstream
+//
+// Method, path, query and body arrive byte for byte as the client sent them;
+// the target's own path stands in front. The Host field is the target's host,
+// for http and https alike, so that virtual hosts and TLS server names agree;
+// the client's Host travels in X-Forwarded-Host. Compression is neither asked
+// for nor undone.
+//
+// Everything that the gateway says in its own name (X-Forwarded-*, Forwarded,
+// X-Real-*, True-Client-IP, X-Auth-User/-Tenant/-Plan/-Key-Id, X-Request-Id,
+// Proxy) is first removed from what the client sent, in every spelling of case
+// and with underscores for hyphens, from the trailers too, because CGI-like
+// servers read X_Auth_User as X-Auth-User. Only then are the gateway's own
+// fields set, after the hop-by-hop fields and those named in Connection have
+// gone: no Connection field can remove them. From a trusted peer a well-formed
+// X-Forwarded-Proto and X-Forwarded-Host survive.
+//
+// WebSocket is the only protocol a client may upgrade to. An offer of h2c is
+// refused with 400 (HTTP/2 is spoken with prior knowledge, never by Upgrade),
+// any other offer is left out, as RFC 9110 section 7.8 permits, and the
+// request goes on as an ordinary one. CONNECT and TRACE are refused with 501.
+//
+// # What happens when things fail
+//
+// As long as nothing has been written, Forward returns an *httperr.Error and
+// the caller answers: 502 (unreachable, refused, reset, malformed or oversized
+// head), 504 (connection or head too slow), 499 (the client left; nothing is
+// to be written), or 400, 408 or 413 (the client's own body broke off, was too
+// slow or too large).
+//
+// Once an answer has begun there is no honest way back. An upstream that dies
+// in the middle of a body, or a client that stops reading, ends in
+// panic(http.ErrAbortHandler): net/http then breaks the connection (HTTP/1) or
+// resets the stream (HTTP/2), so that the client sees an error and never a
+// short success. Whatever recovers panics above must let this value pass. What
+// had arrived by then is sent before the break.
+//
+// A request whose connection attempt failed goes to each other target once;
+// this is safe for every method, because no byte of it has been sent. On an
+// idle connection that the upstream has just closed, a request is repeated on
+// a fresh connection if it is safe to: always when nothing was written (a body
+// must be at most 8 KiB, which is kept for that), and otherwise only for GET,
+// HEAD, OPTIONS, and for requests with an Idempotency-Key field. A POST whose
+// bytes may have arrived gives 502 rather than happening twice; set
+// Options.IdleTimeout below the upstream's own keep-alive time and it does not
+// come to this.
+//
+// # Use
+//
+//	u, err := proxy.New(proxy.Options{Name: "weather", Targets: targets})
+//	...
+//	defer u.Close()
+//	if e := u.Forward(w, r, s, proxy.Forward{}); e != nil && e.Status != httperr.StatusClientClosedRequest {
+//		httperr.Write(w, r, s.ID, e)
+//	}
+package proxy

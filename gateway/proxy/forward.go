@@ -1,0 +1,284 @@
+package proxy
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httputil"
+	"time"
+
+	"bouncer/gateway/httperr"
+	"bouncer/gateway/scope"
+)
+
+// Forward says how one request is carried.
+type Forward struct {
+	// Strip removes credentials from the outgoing header, and from the
+	// trailers if there are any. It runs before the gateway's own fields are
+	// set. nil leaves the credentials in.
+	Strip func(http.Header)
+}
+
+// noLog is for what httputil.ReverseProxy would print: all of it is in
+// scope.Request.UpstreamErr and Hooks.Done already.
+var noLog = log.New(io.Discard, "", 0)
+
+// Forward carries the request to a target and the answer back. It returns nil
+// when an answer has been started, and an error, for the caller to write, when
+// nothing has been written; with status httperr.StatusClientClosedRequest
+// nothing is to be written either. It panics with http.ErrAbortHandler if the
+// answer breaks off half-way; see the package documentation.
+//
+// It fills in s.Target, s.UpstreamStatus, s.UpstreamDuration and s.UpstreamErr,
+// also when it panics, and sends on what s says of the client: ID, Forwarded,
+// ClientIP, User, Tenant, Plan, KeyID.
+//
+// w may be wrapped: flushing, hijacking and full duplex are reached through
+// Unwrap, as http.ResponseController does. The header fields that w holds
+// already are kept and the answer's added to them. After a WebSocket w is
+// hijacked, and its 101 did not pass through WriteHeader; s.UpstreamStatus
+// says 101.
+func (u *Upstream) Forward(w http.ResponseWriter, r *http.Request, s *scope.Request, o Forward) *httperr.Error {
+	webSocket, refused := refuse(r)
+	if refused != nil {
+		return refused
+	}
+	x := u.exchanges.Get().(*exchange)
+	x.begin(w, r, s, o, webSocket)
+	defer x.end()
+	if r.ContentLength != 0 && r.ProtoMajor == 1 {
+		// Otherwise net/http reads the rest of the body before it sends the
+		// head of an answer that came early. An error means that w cannot do
+		// it, and then the answer is as late as without.
+		_ = http.NewResponseController(w).EnableFullDuplex()
+	}
+	x.proxy.ServeHTTP(x, r)
+
+	x.finished = true
+	if !x.started {
+		return x.failure()
+	}
+	if x.brokenBy() != nil {
+		// ReverseProxy does this itself under a server that it recognises.
+		x.finished = false
+		panic(http.ErrAbortHandler)
+	}
+	return nil
+}
+
+// exchange is one request and its answer. It stands between
+// httputil.ReverseProxy and the client as the http.ResponseWriter, and between
+// ReverseProxy and the transport as the http.RoundTripper. Each has a
+// ReverseProxy of its own, which is only a handful of functions; so the
+// functions know their request without a context value, and both are used
+// again and again.
+type exchange struct {
+	u     *Upstream
+	proxy httputil.ReverseProxy
+
+	client    *http.Request
+	scope     *scope.Request
+	strip     func(http.Header)
+	webSocket bool
+	target    int // index of the target in use
+	tried     int // targets so far, including this one
+	start     time.Time
+	upload    *upload // nil without a request body
+	stop      func()  // releases the upload's context
+
+	err      error // why there is no answer
+	answered bool  // the head of the answer is here
+	started  bool  // a final head was given to the client
+	finished bool  // ServeHTTP returned and the answer is whole
+
+	interim http.Header // collects the fields of a 1xx answer
+	answer  answer
+}
+
+func newExchange(u *Upstream) *exchange {
+	x := &exchange{u: u}
+	x.proxy = httputil.ReverseProxy{
+		Rewrite:        x.rewrite,
+		Transport:      x,
+		ModifyResponse: x.arrived,
+		ErrorHandler:   x.failed,
+		BufferPool:     copyBuffers,
+		ErrorLog:       noLog,
+		// Flushing is done by answer, in fewer writes.
+		FlushInterval: 0,
+	}
+	x.answer.timer = time.AfterFunc(time.Hour, x.answer.late)
+	x.answer.timer.Stop()
+	return x
+}
+
+func (x *exchange) begin(w http.ResponseWriter, r *http.Request, s *scope.Request, o Forward, webSocket bool) {
+	x.client, x.scope, x.strip, x.webSocket = r, s, o.Strip, webSocket
+	x.answer.w = w
+	x.target, x.tried = x.u.pick(), 1
+	x.take()
+}
+
+// take counts the request towards the target in use.
+func (x *exchange) take() {
+	t := x.u.targets[x.target]
+	t.inFlight.Add(1)
+	x.start = time.Now()
+	x.scope.Target = t.host
+}
+
+// leave counts the request out again and reports how it went.
+func (x *exchange) leave(status int, err error) {
+	t := x.u.targets[x.target]
+	t.inFlight.Add(-1)
+	x.scope.UpstreamStatus, x.scope.UpstreamErr = status, err
+	d := time.Since(x.start)
+	x.scope.UpstreamDuration += d
+	if x.u.hooks.Done != nil {
+		x.u.hooks.Done(x.u.name, t.host, status, d, err)
+	}
+}
+
+// end is run when ServeHTTP has returned or is being unwound by a panic.
+func (x *exchange) end() {
+	if x.started {
+		x.leave(x.scope.UpstreamStatus, x.brokenBy())
+	} else {
+		x.leave(x.scope.UpstreamStatus, x.scope.UpstreamErr)
+	}
+	if x.upload != nil {
+		x.upload.settle()
+	}
+	if x.stop != nil {
+		x.stop()
+	}
+	// After a panic or a late timer somebody may still hold it.
+	if x.finished && !x.answer.ran {
+		u, timer := x.u, x.answer.timer
+		x.reset()
+		x.answer.timer = timer
+		u.exchanges.Put(x)
+	}
+}
+
+// reset forgets the request.
+func (x *exchange) reset() {
+	x.client, x.scope, x.strip, x.webSocket = nil, nil, nil, false
+	x.upload, x.stop = nil, nil
+	x.err, x.answered, x.started, x.finished = nil, false, false, false
+	x.interim = nil
+	x.answer.w, x.answer.body = nil, nil
+	x.answer.pending, x.answer.drained, x.answer.waiting = false, false, false
+	x.answer.readErr, x.answer.held, x.answer.writeErr = nil, nil, nil
+}
+
+// rewrite makes the outgoing request. Hop-by-hop fields, and what the client
+// named in Connection, are gone already.
+func (x *exchange) rewrite(p *httputil.ProxyRequest) {
+	out := p.Out
+	x.u.targets[x.target].point(out.URL, p.In.URL)
+	out.Host = "" // the URL's
+	if !x.webSocket {
+		delete(out.Header, "Connection")
+		delete(out.Header, "Upgrade")
+	}
+	setFields(out.Header, p.In, x.scope, x.strip)
+	for name := range out.Trailer {
+		if forbiddenTrailer(name) {
+			delete(out.Trailer, name)
+		}
+	}
+	if len(out.Trailer) > 0 && x.strip != nil {
+		x.strip(out.Trailer)
+	}
+}
+
+// RoundTrip implements http.RoundTripper for the exchange's own ReverseProxy:
+// it sends the request to the chosen target or, while no connection can be
+// had, to the others in turn.
+func (x *exchange) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Body != nil {
+		r = x.attachUpload(r)
+	}
+	for {
+		res, err := x.u.transport.RoundTrip(r)
+		if err == nil {
+			return res, nil
+		}
+		if !isDialError(err) || x.tried == len(x.u.targets) || r.Context().Err() != nil {
+			return nil, err
+		}
+		x.leave(0, err)
+		x.target, x.tried = (x.target+1)%len(x.u.targets), x.tried+1
+		x.take()
+		r = r.WithContext(r.Context()) // a copy: the old one may still be in use
+		to := *r.URL
+		x.u.targets[x.target].point(&to, x.client.URL)
+		r.URL = &to
+	}
+}
+
+// arrived looks at the head of the answer before ReverseProxy sends it on.
+func (x *exchange) arrived(res *http.Response) error {
+	x.scope.UpstreamStatus = res.StatusCode
+	x.answered = true
+	if x.upload != nil {
+		x.upload.settle()
+	}
+	if res.StatusCode == http.StatusSwitchingProtocols {
+		if !x.webSocket {
+			return errors.New("the upstream switched protocols unasked")
+		}
+		return nil
+	}
+	if res.StatusCode < 200 || res.StatusCode > 599 {
+		return fmt.Errorf("the upstream answered with status %d", res.StatusCode)
+	}
+	if _, ok := res.Header["Content-Type"]; !ok {
+		res.Header["Content-Type"] = nil // or net/http would guess one
+	}
+	if res.Body != http.NoBody {
+		x.answer.body = res.Body
+		res.Body = &x.answer
+		// ReverseProxy flushes an answer of unknown length after every write,
+		// from a goroutine of its own; answer does it in fewer writes.
+		res.ContentLength = 0
+	}
+	return nil
+}
+
+// failed is ReverseProxy's error handler. It writes nothing.
+func (x *exchange) failed(_ http.ResponseWriter, _ *http.Request, err error) { x.err = err }
+
+// failure explains why nothing was written.
+func (x *exchange) failure() *httperr.Error {
+	var stalled bool
+	var bodyErr error
+	if x.upload != nil {
+		stalled, bodyErr = x.upload.settle()
+	}
+	if x.err == nil {
+		x.err = errors.New("no answer")
+	}
+	e := x.u.explain(x.client, x.err, stalled, bodyErr)
+	x.scope.UpstreamErr = e.Err
+	return e
+}
+
+// brokenBy returns why the answer broke off, if it did.
+func (x *exchange) brokenBy() error {
+	a := &x.answer
+	switch {
+	case a.writeErr != nil:
+		return &clientError{"send the answer", a.writeErr}
+	case a.readErr != nil && x.client.Context().Err() != nil:
+		return &clientError{"send the answer", a.readErr}
+	case a.readErr != nil:
+		return fmt.Errorf("read the answer: %w", a.readErr)
+	case x.err != nil: // ReverseProxy reports it after hijacking
+		return &clientError{"send the head of the answer", x.err}
+	}
+	return nil
+}

@@ -1,0 +1,242 @@
+package proxy
+
+import (
+	"net/http"
+	"strings"
+
+	"bouncer/gateway/httperr"
+	"bouncer/gateway/scope"
+)
+
+// ours reports whether a field belongs to the gateway and is removed from what
+// a client sent. The name may be in any case and have underscores for hyphens.
+func ours(name string) bool {
+	if len(name) < 5 { // the shortest is Proxy
+		return false
+	}
+	switch name[0] | 0x20 {
+	case 'x':
+		switch name[2] | 0x20 {
+		case 'f':
+			const prefix = "x-forwarded"
+			return len(name) >= len(prefix) && folds(name[:len(prefix)], prefix) &&
+				(len(name) == len(prefix) || hyphen(name[len(prefix)]) == '-')
+		case 'r':
+			const prefix = "x-real-"
+			return len(name) > len(prefix) && folds(name[:len(prefix)], prefix) || folds(name, "x-request-id")
+		case 'a':
+			return folds(name, "x-auth-user") || folds(name, "x-auth-tenant") ||
+				folds(name, "x-auth-plan") || folds(name, "x-auth-key-id")
+		}
+	case 'f':
+		return folds(name, "forwarded")
+	case 'p':
+		return folds(name, "proxy")
+	case 't':
+		return folds(name, "true-client-ip") || twin(name, "transfer-encoding")
+	case 'c':
+		return twin(name, "content-length")
+	case 'h':
+		return folds(name, "http2-settings") // of a refused upgrade
+	}
+	return false
+}
+
+// folds reports whether name is the lower-case want, ignoring case and taking
+// underscores for hyphens.
+func folds(name, want string) bool {
+	if len(name) != len(want) {
+		return false
+	}
+	for i := range len(name) {
+		c := hyphen(name[i])
+		if 'A' <= c && c <= 'Z' {
+			c |= 0x20
+		}
+		if c != want[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// twin reports whether name is want with an underscore in it: to a CGI-like
+// server a second framing field beside the true one.
+func twin(name, want string) bool {
+	return folds(name, want) && strings.IndexByte(name, '_') >= 0
+}
+
+func hyphen(c byte) byte {
+	if c == '_' {
+		return '-'
+	}
+	return c
+}
+
+// forbiddenTrailer reports whether a trailer field from a client is dropped:
+// the gateway's own, and those that frame, route or authenticate a message and
+// so come too late (RFC 9110 section 6.5.1).
+func forbiddenTrailer(name string) bool {
+	switch name {
+	case "Connection", "Content-Encoding", "Content-Length", "Content-Range", "Content-Type", "Cookie", "Expect",
+		"Authorization", "Proxy-Authorization", "Host", "Keep-Alive", "Max-Forwards", "Proxy-Connection", "Te",
+		"Trailer", "Transfer-Encoding", "Upgrade", "Via", "Traceparent", "Tracestate":
+		return true
+	}
+	return ours(name)
+}
+
+// maxFields is how many fields setFields sets at most.
+const maxFields = 11
+
+// fields sets header fields whose values share one array.
+type fields struct {
+	header http.Header
+	values []string
+}
+
+// set sets a field unless the value is empty. The name is in canonical form.
+func (f *fields) set(name, value string) {
+	if value == "" {
+		return
+	}
+	n := len(f.values)
+	f.values = append(f.values, value)
+	f.header[name] = f.values[n : n+1 : n+1]
+}
+
+// setFields turns out, the client's fields without the hop-by-hop ones, into
+// what the upstream gets.
+func setFields(out http.Header, in *http.Request, s *scope.Request, strip func(http.Header)) {
+	for name := range out {
+		if ours(name) {
+			delete(out, name)
+		}
+	}
+	if strip != nil {
+		strip(out)
+	}
+
+	proto, host := "http", in.Host
+	if in.TLS != nil {
+		proto = "https"
+	}
+	if s.PeerTrusted {
+		if v, ok := only(in.Header["X-Forwarded-Proto"]); ok {
+			switch {
+			case strings.EqualFold(v, "https"):
+				proto = "https"
+			case strings.EqualFold(v, "http"):
+				proto = "http"
+			}
+		}
+		if v, ok := only(in.Header["X-Forwarded-Host"]); ok && validHost(v) {
+			host = v
+		}
+	}
+
+	f := fields{header: out, values: make([]string, 0, maxFields)}
+	f.set("X-Forwarded-For", s.Forwarded)
+	f.set("X-Forwarded-Proto", proto)
+	f.set("X-Forwarded-Host", host)
+	if s.ClientIP.IsValid() {
+		f.set("X-Real-Ip", s.ClientIP.String())
+	}
+	f.set("X-Request-Id", s.ID)
+	f.set("X-Auth-User", s.User)
+	f.set("X-Auth-Tenant", s.Tenant)
+	f.set("X-Auth-Plan", s.Plan)
+	f.set("X-Auth-Key-Id", s.KeyID)
+
+	via := "1.1 gateway" // RFC 9110 section 7.6.3
+	switch {
+	case in.ProtoMajor == 2:
+		via = "2.0 gateway"
+	case in.ProtoMajor == 1 && in.ProtoMinor == 0:
+		via = "1.0 gateway"
+	}
+	if prior := out["Via"]; len(prior) > 0 {
+		via = strings.Join(prior, ", ") + ", " + via
+	}
+	f.set("Via", via)
+
+	if v, ok := only(out["Traceparent"]); !ok || !validTraceparent(v) {
+		delete(out, "Tracestate") // it belongs to the trace that cannot go on
+		f.set("Traceparent", newTraceparent())
+	}
+}
+
+// only returns the value of a field that was sent once.
+func only(values []string) (string, bool) {
+	if len(values) != 1 {
+		return "", false
+	}
+	return values[0], true
+}
+
+// validHost reports whether v looks like host or host:port: the characters of
+// RFC 3986 host names, IP literals and ports.
+func validHost(v string) bool {
+	if v == "" || len(v) > 255+6 {
+		return false
+	}
+	for i := range len(v) {
+		switch c := v[i]; {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9':
+		case c == '.', c == '-', c == '_', c == ':', c == '[', c == ']':
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// refuse returns the answer to requests that are not carried at all, and
+// whether the request may become a WebSocket.
+func refuse(r *http.Request) (webSocket bool, e *httperr.Error) {
+	switch r.Method {
+	case http.MethodConnect, http.MethodTrace:
+		return false, &httperr.Error{
+			Status: http.StatusNotImplemented,
+			Detail: "The method " + r.Method + " is not supported here.",
+			Reason: "method_refused",
+		}
+	}
+	if path := r.URL.Path; path == "" || path[0] != '/' || strings.IndexByte(r.URL.RawPath, '#') >= 0 {
+		return false, &httperr.Error{
+			Status: http.StatusBadRequest,
+			Detail: "The request target is not a path. Send one that begins with a slash and holds no #.",
+			Close:  true,
+			Reason: "bad_target",
+		}
+	}
+	offers := r.Header["Upgrade"]
+	if len(offers) == 0 {
+		return false, nil
+	}
+	for _, offer := range offers {
+		for one := range strings.SplitSeq(offer, ",") {
+			if one = strings.TrimSpace(one); strings.EqualFold(one, "h2c") || !printable(one) {
+				return false, &httperr.Error{
+					Status: http.StatusBadRequest,
+					Detail: "Upgrading this connection to another version of HTTP is not supported. Send the request without the Upgrade field.",
+					Close:  true,
+					Reason: "upgrade_refused",
+				}
+			}
+		}
+	}
+	// RFC 6455 section 4.1: a GET over HTTP/1.1, and nothing else on offer.
+	webSocket = r.Method == http.MethodGet && r.ProtoMajor == 1 && r.ProtoMinor == 1 && r.ContentLength == 0 &&
+		len(offers) == 1 && strings.EqualFold(offers[0], "websocket")
+	return webSocket, nil
+}
+
+func printable(s string) bool {
+	for i := range len(s) {
+		if s[i] < ' ' || s[i] > '~' {
+			return false
+		}
+	}
+	return true
+}

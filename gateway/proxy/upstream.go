@@ -1,0 +1,195 @@
+package proxy
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// How an Upstream picks a target.
+const (
+	// LeastRequests picks the target with the fewest requests in flight;
+	// equals take turns.
+	LeastRequests = "least_requests"
+	// RoundRobin picks the targets in turn.
+	RoundRobin = "round_robin"
+)
+
+// The defaults of Options.
+const (
+	DefaultConnectTimeout        = time.Second
+	DefaultResponseHeaderTimeout = 10 * time.Second
+	DefaultIdleTimeout           = 90 * time.Second
+)
+
+// Options describe an Upstream.
+type Options struct {
+	// Name is what clients and logs may know the upstream by. Required.
+	Name string
+	// Targets are its servers: http or https, with an optional path that is
+	// put in front of every request's path; no user, query or fragment. At
+	// least one. They are not modified and must not be.
+	Targets []*url.URL
+	// Balance is LeastRequests (the default, also when empty) or RoundRobin.
+	Balance string
+	// ConnectTimeout bounds name lookup and TCP connection together, and then
+	// once more the TLS handshake. Zero means DefaultConnectTimeout.
+	ConnectTimeout time.Duration
+	// ResponseHeaderTimeout bounds the wait for the head of the answer once
+	// the request has been sent, and any single standstill of the upstream
+	// while it is being sent; time spent waiting for the client's own body
+	// does not count. Zero means DefaultResponseHeaderTimeout.
+	ResponseHeaderTimeout time.Duration
+	// IdleTimeout is how long an unused connection is kept. It should be
+	// shorter than the upstream's own keep-alive time. Zero means
+	// DefaultIdleTimeout.
+	IdleTimeout time.Duration
+	// Hooks report what happened.
+	Hooks Hooks
+}
+
+// Hooks report what happened; nil functions are skipped. They are called on
+// the request's goroutine, several at once, and must not block.
+type Hooks struct {
+	// Done is called once for each target that was tried: upstream is
+	// Options.Name, target the host of the configured URL, status the
+	// target's answer or 0, d the time from choosing the target to the end of
+	// the answer. err is nil for a complete answer; if errors.Is(err,
+	// ErrClient), the upstream was not at fault.
+	Done func(upstream, target string, status int, d time.Duration, err error)
+}
+
+// ErrClient marks errors that are the client's doing: it left, or its body
+// broke off, was malformed or too large. Errors in scope.Request.UpstreamErr
+// and Hooks.Done wrap it.
+var ErrClient = errors.New("the client's side failed")
+
+// Upstream is a set of equal servers with one pool of connections. It is safe
+// for concurrent use.
+type Upstream struct {
+	name      string
+	targets   []*target
+	robin     bool
+	next      atomic.Uint64
+	transport *http.Transport
+	stall     time.Duration
+	hooks     Hooks
+	exchanges sync.Pool // of *exchange
+}
+
+// target is one server.
+type target struct {
+	scheme, host string
+	path         string // decoded, without a final slash
+	rawPath      string // the same as configured, escaped
+	inFlight     atomic.Int64
+}
+
+// New returns an Upstream. It opens no connection and starts no goroutine; an
+// error says which option is wrong.
+func New(o Options) (*Upstream, error) {
+	if o.Name == "" {
+		return nil, errors.New("upstream: want a name")
+	}
+	u := &Upstream{name: o.Name, hooks: o.Hooks}
+	switch o.Balance {
+	case "", LeastRequests:
+	case RoundRobin:
+		u.robin = true
+	default:
+		return nil, fmt.Errorf("upstream %q: balance %q: want %s or %s", o.Name, o.Balance, LeastRequests, RoundRobin)
+	}
+	if len(o.Targets) == 0 {
+		return nil, fmt.Errorf("upstream %q: want at least one target", o.Name)
+	}
+	for i, t := range o.Targets {
+		made, err := newTarget(t)
+		if err != nil {
+			return nil, fmt.Errorf("upstream %q: target %d: %w", o.Name, i+1, err)
+		}
+		u.targets = append(u.targets, made)
+	}
+	for _, d := range []struct {
+		name  string
+		value *time.Duration
+		unset time.Duration
+	}{
+		{"connect timeout", &o.ConnectTimeout, DefaultConnectTimeout},
+		{"response header timeout", &o.ResponseHeaderTimeout, DefaultResponseHeaderTimeout},
+		{"idle timeout", &o.IdleTimeout, DefaultIdleTimeout},
+	} {
+		if *d.value < 0 {
+			return nil, fmt.Errorf("upstream %q: %s: want a positive duration, got %v", o.Name, d.name, *d.value)
+		}
+		if *d.value == 0 {
+			*d.value = d.unset
+		}
+	}
+	u.stall = o.ResponseHeaderTimeout
+	u.transport = newTransport(o)
+	u.exchanges.New = func() any { return newExchange(u) }
+	return u, nil
+}
+
+// newTarget checks a configured URL. Its text is not in the errors, because a
+// user and password in it would be a secret.
+func newTarget(t *url.URL) (*target, error) {
+	switch {
+	case t == nil:
+		return nil, errors.New("want a URL")
+	case t.Scheme != "http" && t.Scheme != "https":
+		return nil, fmt.Errorf("scheme %q: want http or https", t.Scheme)
+	case t.Hostname() == "":
+		return nil, errors.New("want a host")
+	case t.User != nil:
+		return nil, errors.New("want no user or password in the URL")
+	case t.RawQuery != "" || t.ForceQuery || t.Fragment != "":
+		return nil, errors.New("want no query or fragment in the URL")
+	case t.Opaque != "":
+		return nil, errors.New("want //host after the scheme")
+	}
+	return &target{
+		scheme:  t.Scheme,
+		host:    t.Host,
+		path:    trimSlash(t.Path),
+		rawPath: trimSlash(t.EscapedPath()),
+	}, nil
+}
+
+// trimSlash cuts one final slash, since the request's path brings its own.
+func trimSlash(path string) string {
+	if n := len(path); n > 0 && path[n-1] == '/' {
+		return path[:n-1]
+	}
+	return path
+}
+
+// Close closes the idle connections; those in use close when their requests
+// end. Requests that still come are carried, over new connections.
+func (u *Upstream) Close() { u.transport.CloseIdleConnections() }
+
+// pick returns the index of the target for a new request.
+func (u *Upstream) pick() int {
+	n := uint64(len(u.targets))
+	if n == 1 {
+		return 0
+	}
+	start := int((u.next.Add(1) - 1) % n)
+	if u.robin {
+		return start
+	}
+	// The start moves on with every request, so that equals take turns and a
+	// quiet upstream's first target does not get everything.
+	best, least := start, u.targets[start].inFlight.Load()
+	for i := 1; i < int(n) && least > 0; i++ {
+		at := (start + i) % int(n)
+		if busy := u.targets[at].inFlight.Load(); busy < least {
+			best, least = at, busy
+		}
+	}
+	return best
+}
