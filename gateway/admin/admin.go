@@ -35,7 +35,7 @@ type Options struct {
 	// TopDenied returns the k partitions that are denied most, heaviest first;
 	// nil: not offered. Partitions name users, addresses and the ids of keys,
 	// never a credential.
-	TopDenied func(k int) []topk.Entry[string]
+	TopDenied func(k int) []topk.Entry
 	// Token is the admin token; empty: none is configured.
 	Token []byte
 	// Loopback says that only this machine can reach the listener.

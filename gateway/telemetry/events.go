@@ -42,9 +42,13 @@ func (t *Telemetry) Decided(route, plan, limit, source string, allowed bool, rem
 	}
 }
 
-// Auth counts one attempt to authenticate. method is jwt, cookie, api_key or
-// AuthNone; outcome is one of the Auth constants or of Options.AuthReasons.
+// Auth counts one attempt to authenticate. method is jwt, cookie, api_key, or
+// empty where no credential was looked at; outcome is one of the Auth constants
+// or of Options.AuthReasons.
 func (t *Telemetry) Auth(method, outcome string) {
+	if method == "" {
+		method = authNone
+	}
 	c := t.auth[authLabels{method, outcome}]
 	if c == nil {
 		c = t.auth[authLabels{other, other}]
@@ -87,7 +91,9 @@ func (t *Telemetry) Instances(n int) { t.instances.Set(float64(n)) }
 
 // UpstreamDone counts one attempt at a server of an upstream: the status that
 // it answered, or 0 and the error that came instead. An error beside a status
-// means that the answer broke off; the server was reached all the same.
+// means that the answer broke off; the server was reached all the same. An
+// error that wraps context.Canceled, the client's leaving, says nothing about
+// the server.
 func (t *Telemetry) UpstreamDone(upstream, address string, status int, err error) {
 	tg := t.current.Load().targets[Target{Upstream: upstream, Target: address}]
 	if tg == nil {
@@ -97,7 +103,6 @@ func (t *Telemetry) UpstreamDone(upstream, address string, status int, err error
 	switch {
 	case status != 0:
 	case errors.Is(err, context.Canceled):
-		// The client left. That says nothing about the server.
 		t.countAttempt(tg, codeCanceled)
 		return
 	default:

@@ -40,18 +40,20 @@ type authLabels struct{ method, outcome string }
 
 // The outcomes of authentication. Options.AuthReasons are further ones.
 const (
-	AuthAccepted = "accepted" // a valid credential
-	AuthRejected = "rejected" // a credential that is not valid
-	AuthLimited  = "limited"  // refused before looking: too many failures
-	AuthAbsent   = "absent"   // no credential; its method is AuthNone
-	AuthNone     = "none"     // the method of a request without a credential
+	AuthAccepted    = "accepted"      // a valid credential
+	AuthRefused     = "refused"       // a credential that is not valid
+	AuthMissing     = "missing"       // no credential where one is required
+	AuthNotLookedAt = "not_looked_at" // the address has failed too often
 )
+
+// authNone is the method of an attempt that had, or was looked at for, none.
+const authNone = "none"
 
 // authCombinations are the series of gateway_auth_total.
 func authCombinations(reasons []string) []authLabels {
-	all := []authLabels{{AuthNone, AuthAbsent}, {AuthNone, AuthLimited}, {other, other}}
+	all := []authLabels{{authNone, AuthMissing}, {authNone, AuthNotLookedAt}, {authNone, AuthRefused}, {other, other}}
 	for _, method := range []string{"jwt", "cookie", "api_key"} {
-		for _, outcome := range append([]string{AuthAccepted, AuthRejected, AuthLimited}, reasons...) {
+		for _, outcome := range append([]string{AuthAccepted, AuthRefused}, reasons...) {
 			all = append(all, authLabels{method, outcome})
 		}
 	}

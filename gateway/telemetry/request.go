@@ -29,10 +29,10 @@ func (t *Telemetry) Request(r *http.Request, s *scope.Request) {
 // authReason is the word for why a credential was refused.
 func (t *Telemetry) authReason(err error) string {
 	if err == nil || t.reason == nil {
-		return AuthRejected
+		return AuthRefused
 	}
 	if word := t.reason(err); word != "" {
 		return word
 	}
-	return AuthRejected
+	return AuthRefused
 }

@@ -30,12 +30,12 @@ type Options struct {
 	// DefaultStoreErrorKinds. Any other kind counts as "other".
 	StoreErrorKinds []string
 	// AuthReasons are the words for why a credential is refused that have a
-	// series of their own in gateway_auth_total, beside AuthRejected.
+	// series of their own in gateway_auth_total, beside AuthRefused.
 	AuthReasons []string
 	// AuthReason is the word for why err refused a credential, as the access log
 	// is to show it, or "" if err is not of that kind. It must be one of a few
 	// fixed words: an error's own text may hold parts of a credential, so it is
-	// never written. nil, or "", writes AuthRejected.
+	// never written. nil, or "", writes AuthRefused.
 	AuthReason func(err error) string
 }
 

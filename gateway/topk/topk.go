@@ -16,7 +16,8 @@
 // Nothing here fails, blocks on anything but a short mutex, or starts a
 // goroutine.
 //
-//	denied := topk.New[string](topk.Options{Entries: 1000, HalfLife: 10 * time.Minute})
+//	denied, err := topk.New(1000, 10*time.Minute)
+//	…
 //	denied.Add("{user:priya123}", 1)
 //	for _, e := range denied.Top(20) {
 //		fmt.Println(e.Key, e.Count, e.Error)
@@ -43,28 +44,18 @@ const MaxKey = 256
 // far inside a float64.
 const maxExponent = 256
 
-// Options sets up a [Table].
-type Options struct {
-	// Entries is how many keys the table holds, m in the guarantees, >= 1;
-	// 0 means 1000.
-	Entries int
-	// HalfLife is the time after which a weight counts half; 0 means that
-	// weights never fade. A negative value is an error in the program.
-	HalfLife time.Duration
-}
-
 // An Entry is one key of the table. Counts are decayed to the moment of the
 // call that returned it, and therefore not whole numbers.
-type Entry[K ~string] struct {
-	Key K
+type Entry struct {
+	Key string
 	// Count is the estimate of the key's weight, never less than the truth.
 	Count float64
 	// Error is by how much Count may be too large, >= 0.
 	Error float64
 }
 
-// A Table is a bounded table of heavy hitters, safe for concurrent use.
-type Table[K ~string] struct {
+// A Sketch is a bounded table of heavy hitters, safe for concurrent use.
+type Sketch struct {
 	entries  int
 	halfLife time.Duration
 
@@ -74,29 +65,27 @@ type Table[K ~string] struct {
 	// the entries then never changes by itself, which is what keeps the heap valid.
 	landmark time.Time
 	total    float64
-	index    map[K]int // key → place in heap
-	heap     []Entry[K]
+	index    map[string]int // key → place in heap
+	heap     []Entry
 }
 
-// New returns an empty table. It panics when o is out of range, since it is
-// always written in the program and never comes from a user.
-func New[K ~string](o Options) *Table[K] {
-	if o.Entries == 0 {
-		o.Entries = 1000
+// New returns an empty Sketch of at most entries keys, m in the guarantees.
+// halfLife is the time after which a weight counts half; 0 means that weights
+// never fade. entries below 1, or a negative halfLife, is an error.
+func New(entries int, halfLife time.Duration) (*Sketch, error) {
+	if entries < 1 || halfLife < 0 {
+		return nil, fmt.Errorf("top keys: want at least 1 entry and a half-life of 0 or more, got %d and %v", entries, halfLife)
 	}
-	if o.Entries < 0 || o.HalfLife < 0 {
-		panic(fmt.Sprintf("bug: topk.Options out of range: %+v", o))
-	}
-	return &Table[K]{
-		entries:  o.Entries,
-		halfLife: o.HalfLife,
+	return &Sketch{
+		entries:  entries,
+		halfLife: halfLife,
 		landmark: time.Now(),
-		index:    make(map[K]int),
-	}
+		index:    make(map[string]int),
+	}, nil
 }
 
 // Add gives key a weight of n. A weight of zero or less is ignored.
-func (t *Table[K]) Add(key K, n int64) {
+func (t *Sketch) Add(key string, n int64) {
 	if n <= 0 {
 		return
 	}
@@ -111,9 +100,9 @@ func (t *Table[K]) Add(key K, n int64) {
 		return
 	}
 	// The caller's string may be a small part of a large buffer.
-	key = K(strings.Clone(string(key)))
+	key = strings.Clone(key)
 	if len(t.heap) < t.entries {
-		t.heap = append(t.heap, Entry[K]{Key: key, Count: w})
+		t.heap = append(t.heap, Entry{Key: key, Count: w})
 		t.index[key] = len(t.heap) - 1
 		t.upLocked(len(t.heap) - 1)
 		return
@@ -122,7 +111,7 @@ func (t *Table[K]) Add(key K, n int64) {
 	// been forgotten, but then with at most the weight of the one that leaves.
 	least := &t.heap[0]
 	delete(t.index, least.Key)
-	*least = Entry[K]{Key: key, Count: least.Count + w, Error: least.Count}
+	*least = Entry{Key: key, Count: least.Count + w, Error: least.Count}
 	t.index[key] = 0
 	t.downLocked(0)
 }
@@ -130,7 +119,7 @@ func (t *Table[K]) Add(key K, n int64) {
 // Top returns the k heaviest entries, heaviest first; keys of equal weight in
 // the order of their names. It returns fewer if the table holds fewer, and none
 // for k <= 0.
-func (t *Table[K]) Top(k int) []Entry[K] {
+func (t *Sketch) Top(k int) []Entry {
 	if k <= 0 {
 		return nil
 	}
@@ -138,14 +127,14 @@ func (t *Table[K]) Top(k int) []Entry[K] {
 	scale := t.scaleLocked(time.Now())
 	all := slices.Clone(t.heap)
 	t.mu.Unlock()
-	slices.SortFunc(all, func(a, b Entry[K]) int {
+	slices.SortFunc(all, func(a, b Entry) int {
 		switch {
 		case a.Count > b.Count:
 			return -1
 		case a.Count < b.Count:
 			return 1
 		}
-		return strings.Compare(string(a.Key), string(b.Key))
+		return strings.Compare(a.Key, b.Key)
 	})
 	all = all[:min(k, len(all))]
 	for i := range all {
@@ -157,7 +146,7 @@ func (t *Table[K]) Top(k int) []Entry[K] {
 
 // Total is the weight of everything that was added, decayed to now: N in the
 // guarantees.
-func (t *Table[K]) Total() float64 {
+func (t *Sketch) Total() float64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	scale := t.scaleLocked(time.Now())
@@ -165,7 +154,7 @@ func (t *Table[K]) Total() float64 {
 }
 
 // scaleLocked is what a weight of one is worth at now, in stored units.
-func (t *Table[K]) scaleLocked(now time.Time) float64 {
+func (t *Sketch) scaleLocked(now time.Time) float64 {
 	if t.halfLife == 0 {
 		return 1
 	}
@@ -200,7 +189,7 @@ func (t *Table[K]) scaleLocked(now time.Time) float64 {
 }
 
 // upLocked moves entry i towards the root until its parent is not heavier.
-func (t *Table[K]) upLocked(i int) {
+func (t *Sketch) upLocked(i int) {
 	for i > 0 {
 		parent := (i - 1) / 2
 		if t.heap[parent].Count <= t.heap[i].Count {
@@ -212,7 +201,7 @@ func (t *Table[K]) upLocked(i int) {
 }
 
 // downLocked moves entry i away from the root until no child is lighter.
-func (t *Table[K]) downLocked(i int) {
+func (t *Sketch) downLocked(i int) {
 	for {
 		least := i
 		for child := 2*i + 1; child <= 2*i+2 && child < len(t.heap); child++ {
@@ -228,14 +217,14 @@ func (t *Table[K]) downLocked(i int) {
 	}
 }
 
-func (t *Table[K]) swapLocked(i, j int) {
+func (t *Sketch) swapLocked(i, j int) {
 	t.heap[i], t.heap[j] = t.heap[j], t.heap[i]
 	t.index[t.heap[i].Key] = i
 	t.index[t.heap[j].Key] = j
 }
 
 // cut bounds key to MaxKey bytes, without splitting a character.
-func cut[K ~string](key K) K {
+func cut(key string) string {
 	if len(key) <= MaxKey {
 		return key
 	}
