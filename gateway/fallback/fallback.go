@@ -29,8 +29,8 @@ type Options struct {
 	// Probe asks the primary whether it can decide again. It should do what a
 	// decision does (a write, not only a ping: a store that refuses writes
 	// answers pings). It must return soon after its context ends; one that does
-	// not is left behind, and at most a few are. It is called by one goroutine,
-	// never twice at the same time unless one was left behind.
+	// not is left behind and the next one is made all the same, until 64 hang.
+	// Otherwise there is one at a time.
 	Probe func(context.Context) error
 	// ProbeInterval is the time between the end of one probe and the next, each
 	// time varied by ±20 % so that instances do not march in step. 10 ms to

@@ -14,12 +14,12 @@ const (
 	probeGrace = 50 * time.Millisecond
 	// maxProbes bounds the probes that hang in spite of their context. When so
 	// many do, no new one starts until one of them returns.
-	maxProbes = 8
+	maxProbes = 64
 )
 
 var (
-	errProbeHangs   = errors.New("probe: did not return when its time was over")
-	errTooManyHang  = errors.New("probe: too many earlier ones have not returned")
+	errProbeHangs   = fmt.Errorf("probe: did not return when its time was over: %w", context.DeadlineExceeded)
+	errTooManyHang  = fmt.Errorf("probe: too many earlier ones have not returned: %w", context.DeadlineExceeded)
 	errProbeExited  = errors.New("probe: its goroutine exited")
 	errWrongAnswers = errors.New("store: the number of decisions is not that of the charges")
 )
@@ -135,10 +135,12 @@ func (f *Fallback) probe() {
 		return struct{}{}, err
 	})
 	switch {
-	case f.prober.ctx.Err() != nil:
+	case f.prober.ctx.Err() != nil: // Close ended it; that says nothing
 	case err != nil:
 		f.stillOpen(err)
 	case refused == nil:
+		// Reported from here: by the time run looks, failures may have opened
+		// it again, and both changes would go unseen.
 		f.announce(f.closed())
 	}
 }
@@ -195,8 +197,8 @@ func (f *Fallback) ask() error {
 	select {
 	case err := <-result:
 		if err == nil {
-			// An answer, if late. A store this slow is not one to wait for.
-			err = context.DeadlineExceeded
+			// An answer, but late. A store this slow is not one to wait for.
+			err = fmt.Errorf("probe: answered late: %w", context.DeadlineExceeded)
 		}
 		return err
 	case <-grace.C:
