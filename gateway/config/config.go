@@ -71,7 +71,8 @@ type HTTPS struct {
 
 // Admin is who may change things on the admin listener.
 type Admin struct {
-	Token Secret // nil: nothing that changes anything is offered off loopback
+	Token     Secret // nil: nothing that changes anything is offered off loopback
+	TokenFile string // absolute; empty if Token is nil
 }
 
 // ClientIP says whose word counts for the client's address.
@@ -81,9 +82,11 @@ type ClientIP struct {
 	IPv6Prefix     int            // 1..128, default 64
 }
 
-// Store is where limits are counted. Redis nil means memory.
+// Store is where limits are counted. Redis nil means memory: there is no
+// store.redis, or its url is empty, as ${REDIS_URL:-} makes it where the
+// variable is not set.
 type Store struct {
-	MemoryMaxKeys int // default 1000000
+	MemoryMaxKeys int // default 1000000; bounds the local table beside Redis too
 	Redis         *Redis
 }
 
@@ -98,9 +101,9 @@ type Redis struct {
 	// PasswordFile is read again for every new connection, so that a rotated
 	// password needs no restart; empty if the password was given otherwise.
 	PasswordFile string
-	TLS          *TLS // nil: plain
-	Timeout      time.Duration
-	KeyPrefix    string // default rl
+	TLS          *TLS          // nil: plain
+	Timeout      time.Duration // default 50ms; at most 10s
+	KeyPrefix    string        // default rl
 }
 
 // TLS is the client side of a TLS connection; paths are absolute.
@@ -125,10 +128,12 @@ type Issuer struct {
 	// *ecdsa.PublicKey or ed25519.PublicKey.
 	PublicKeys []crypto.PublicKey
 	Secrets    []Secret // HS*: any of them verifies
-	Cookie     string   // empty: none
-	Leeway     time.Duration
-	Claims     Claims
-	Pos        Pos
+	// KeyFiles are the files that PublicKeys or Secrets came from; absolute.
+	KeyFiles []string
+	Cookie   string        // empty: none
+	Leeway   time.Duration // default 0
+	Claims   Claims
+	Pos      Pos
 }
 
 // Claims names the claims that carry the identity; Tenant and Plan may be empty.
@@ -159,7 +164,7 @@ type Key struct {
 // Rate is "N/unit": Quota units per Window.
 type Rate struct {
 	Quota  int64
-	Window time.Duration
+	Window time.Duration // whole seconds, > 0
 }
 
 // DimensionKind is what a limit is counted per.

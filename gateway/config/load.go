@@ -1,5 +1,10 @@
 package config
 
+import (
+	"crypto/sha256"
+	"encoding/hex"
+)
+
 // Options says where the configuration is.
 type Options struct {
 	// Routes and Plans are the paths of routes.yaml and plans.yaml.
@@ -8,30 +13,84 @@ type Options struct {
 	LookupEnv func(string) (string, bool)
 }
 
-// Load reads both files and everything they name. The Config is nil exactly
-// when the report has errors.
+// Load reads both files and everything they name, and checks all of it. The
+// Config is nil exactly when the report has errors.
 func Load(o Options) (*Config, *Report) {
-	r := &Report{Problems: []Problem{{Pos: Pos{File: o.Routes}, Message: "not written yet"}}}
-	return nil, r
+	s := newSource(o.LookupEnv)
+	var routes *routesFile
+	var plans *plansFile
+	if root, ok := s.open(o.Routes, wantedRoutes); ok {
+		routes = readRoutes(root)
+	}
+	if root, ok := s.open(o.Plans, wantedPlans); ok {
+		plans = readPlans(root)
+	}
+	checkReferences(routes, plans)
+	if routes != nil {
+		checkRoutes(routes)
+	}
+	if routes != nil && plans != nil {
+		checkPlans(routes, plans)
+		checkNames(routes, plans)
+		checkCosts(routes, plans)
+	}
+	checkDangers(routes, plans)
+	s.report.finish()
+	if len(s.report.Errors()) > 0 {
+		return nil, s.report
+	}
+	return build(s, routes, plans), s.report
 }
 
-// Print writes the effective configuration as YAML, secrets masked.
-func Print(c *Config) []byte { return nil }
-
-// Summary counts what the configuration holds: "3 plans, 5 routes, 6 limits".
-func (c *Config) Summary() string { return "" }
-
-// Describe says in words what changed between two configurations.
-func Describe(old, new *Config) []string { return nil }
-
-// NeedsRestart names the changed settings that only a restart applies.
-func NeedsRestart(old, new *Config) []string { return nil }
-
-// AddKey appends a key to the key file at path, which it creates if need be.
-func AddKey(path string, k Key) error { return nil }
-
-// RevokeKey removes the key with this id.
-func RevokeKey(path, id string) error { return nil }
-
-// ReadKeys reads a key file.
-func ReadKeys(path string) ([]Key, *Report) { return nil, &Report{} }
+// build makes the Config of two files without errors.
+func build(s *source, f *routesFile, p *plansFile) *Config {
+	sum := sha256.Sum256(s.hash)
+	c := &Config{
+		Files:           s.report.Files,
+		Hash:            hex.EncodeToString(sum[:8]),
+		Listen:          f.listen,
+		Admin:           f.admin,
+		ShutdownTimeout: f.shutdown,
+		DrainDelay:      f.drain,
+		ClientIP:        f.clientIP,
+		Store:           f.store,
+		Auth:            f.auth.Auth,
+		Upstreams:       f.pools,
+		ClientHeaders:   f.headers,
+		DefaultPlan:     p.def.name,
+		AnonymousPlan:   p.anon.name,
+	}
+	// Everything is copied out of the declarations, so that the Config does not
+	// keep the documents.
+	named := map[string]*Limit{}
+	for _, d := range f.order {
+		l := d.Limit
+		named[l.Name] = &l
+		c.Limits = append(c.Limits, &l)
+	}
+	for _, r := range f.edge {
+		c.Edge = append(c.Edge, named[r.name])
+	}
+	for _, d := range f.routes {
+		r := d.Route
+		r.Upstream = d.upstream.name
+		for _, l := range d.limits {
+			r.Limits = append(r.Limits, named[l.name])
+		}
+		c.Routes = append(c.Routes, &r)
+	}
+	for _, d := range p.plans {
+		plan := d.Plan
+		for _, ld := range d.limits {
+			l := ld.Limit
+			plan.Limits = append(plan.Limits, &l)
+		}
+		c.Plans = append(c.Plans, &plan)
+	}
+	for _, d := range p.overrides {
+		o := d.Override
+		o.Plan = d.plan.name
+		c.Overrides = append(c.Overrides, o)
+	}
+	return c
+}

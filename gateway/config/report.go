@@ -57,8 +57,7 @@ func (p Pos) String() string {
 
 // A Report is what [Load] found out besides the configuration.
 type Report struct {
-	// Problems are sorted by file, line and column: first routes.yaml, then
-	// plans.yaml, then the files they name.
+	// Problems are sorted by file, line and column.
 	Problems []Problem
 	// Files is every file that was read or tried, also when loading failed: a
 	// change in any of them is worth another attempt. A file that could not be
@@ -103,11 +102,10 @@ const maxProblems = 1000
 func (r *Report) add(p Problem) { r.Problems = append(r.Problems, p) }
 
 // finish sorts the problems, drops repetitions and cuts what is too much.
-// Files are ordered as they were first read.
-func (r *Report) finish(order map[string]int) {
+func (r *Report) finish() {
 	slices.SortStableFunc(r.Problems, func(a, b Problem) int {
 		return cmp.Or(
-			cmp.Compare(order[a.File], order[b.File]),
+			cmp.Compare(a.File, b.File),
 			cmp.Compare(a.Line, b.Line),
 			cmp.Compare(a.Column, b.Column),
 		)

@@ -1,0 +1,308 @@
+package config
+
+import (
+	"crypto"
+	"slices"
+	"strings"
+	"time"
+)
+
+// authSection is auth, and what later checks must know of it.
+type authSection struct {
+	Auth
+	// given says that a way to authenticate was written down, right or wrong.
+	given bool
+	// keysFile is where api_keys.file stands; keysKnown says the file was read.
+	keysFile  value
+	keysKnown bool
+	keysName  string // the file, as problems show it
+	keys      []keyDecl
+	// claimsPlan says that some token may name a plan.
+	claimsPlan bool
+}
+
+// readAuth reads auth.
+func readAuth(top *object) authSection {
+	a := authSection{Auth: Auth{FailureLimit: &Rate{Quota: 60, Window: time.Minute}}}
+	v, ok := top.get("auth", "jwt, api_keys or both")
+	if !ok {
+		return a
+	}
+	o, ok := v.object("jwt, api_keys and failure_limit")
+	if !ok {
+		a.given = true // what was meant cannot be known
+		return a
+	}
+	if v, ok := o.get("jwt", "a list of issuers"); ok {
+		a.given = true
+		a.readIssuers(v)
+	}
+	if v, ok := o.get("api_keys", "file and header"); ok {
+		a.given = true
+		a.readAPIKeys(v)
+	}
+	if v, ok := o.get("failure_limit", "a rate such as 60/minute, or off"); ok {
+		a.readFailureLimit(v)
+	}
+	o.done()
+	return a
+}
+
+func (a *authSection) readFailureLimit(v value) {
+	if s, _, ok := v.scalar("a rate such as 60/minute, or off"); !ok {
+		return
+	} else if s == "off" || s == "false" {
+		a.FailureLimit = nil
+		return
+	}
+	r, ok := v.rate()
+	if !ok {
+		return
+	}
+	if r.Quota == 0 {
+		v.errorf("0 would refuse every credential; want 1 or more, or off")
+		return
+	}
+	if checkArithmetic(v, r, r.Quota, true) {
+		a.FailureLimit = &r
+	}
+}
+
+func (a *authSection) readIssuers(v value) {
+	items, ok := v.list("a list of issuers")
+	if !ok {
+		return
+	}
+	if len(items) == 0 {
+		v.errorf("names no issuer; want at least one, or leave it out")
+	}
+	issuers := map[string]value{}
+	for _, item := range items {
+		o, ok := item.object("issuer, algorithms and a key")
+		if !ok {
+			continue
+		}
+		is, at := a.readIssuer(o)
+		if first, twice := issuers[is.Issuer]; twice && is.Issuer != "" {
+			at.errorf("issuer %s is given twice; the first one is at line %d, column %d; put all its keys into one entry",
+				quote(is.Issuer), first.n.Line, first.n.Column)
+		} else if is.Issuer != "" {
+			issuers[is.Issuer] = at
+		}
+		a.JWT = append(a.JWT, is)
+	}
+}
+
+var (
+	secretAlgorithms = []string{"HS256", "HS384", "HS512"}
+	publicAlgorithms = []string{
+		"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA",
+	}
+)
+
+// readIssuer reads one entry of auth.jwt, and where its issuer stands.
+func (a *authSection) readIssuer(o *object) (*Issuer, value) {
+	is := &Issuer{Pos: o.pos(), Claims: Claims{User: "sub"}}
+	at := o.value
+	if v, ok := o.need("issuer", "the iss of its tokens, exactly as they have it"); ok {
+		at = v
+		is.Issuer, _ = v.word("the iss of its tokens, exactly as they have it")
+	}
+	if v, ok := o.get("audience", "the aud of its tokens"); ok {
+		_, is.Audience, ok = v.words("audiences", true)
+		if ok && len(is.Audience) == 0 {
+			v.errorf("names no audience, so that no token would pass; want at least one, or leave it out")
+		}
+	} else if !o.has("audience") {
+		o.warnf("audience is left out: a token that the issuer made for another service passes here too")
+	}
+	hs, pk, algorithmsAt := o.readAlgorithms(is)
+
+	secretAt, okS := o.get("secret_file", "a file that holds the secret, or a list of them")
+	publicAt, okP := o.get("public_key_file", "a PEM file with a public key, or a list of them")
+	o.later("jwks_url", "public_key_file or secret_file")
+	o.later("jwks_file", "public_key_file or secret_file")
+	switch {
+	case okS && okP:
+		secretAt.keyErrorf("secrets and public keys never stand in one entry; make two entries, or remove one")
+	case okS:
+		is.Secrets, is.KeyFiles = secretAt.readSecrets(is.Algorithms)
+		if pk {
+			algorithmsAt.errorf("only HS256, HS384 and HS512 are verified with a secret_file; want those, or a public_key_file")
+		}
+	case okP:
+		is.PublicKeys, is.KeyFiles = publicAt.readPublicKeys(is.Algorithms, algorithmsAt, hs)
+		if hs {
+			algorithmsAt.errorf("HS256, HS384 and HS512 are verified with a secret, and a public key is none; want secret_file, or other algorithms")
+		}
+	case !o.has("jwks_url") && !o.has("jwks_file") && !o.has("secret_file") && !o.has("public_key_file"):
+		o.errorf("no key to verify tokens with: finding keys by issuer (OIDC discovery) is not supported yet; want public_key_file or secret_file")
+	}
+
+	if v, ok := o.get("cookie", "the name of a cookie"); ok {
+		if s, ok := v.word("the name of a cookie"); ok {
+			if !isToken(s) {
+				v.errorf("%s is not the name of a cookie", quote(s))
+			}
+			is.Cookie = s
+		}
+	}
+	if v, ok := o.get("leeway", "a duration such as 30s"); ok {
+		if d, ok := v.duration(0, day); ok {
+			if d > 5*time.Minute {
+				v.warnf("expired tokens pass for %s more; clocks are rarely further apart than 1m", formatDuration(d))
+			}
+			is.Leeway = d
+		}
+	}
+	if v, ok := o.get("claims", "user, tenant or plan"); ok {
+		if c, ok := v.object("user, tenant or plan"); ok {
+			if s := c.word("user", "the name of a claim"); s != "" {
+				is.Claims.User = s
+			}
+			is.Claims.Tenant = c.word("tenant", "the name of a claim")
+			is.Claims.Plan = c.word("plan", "the name of a claim")
+			c.done()
+		}
+	}
+	if is.Claims.Plan != "" {
+		a.claimsPlan = true
+	}
+	o.done()
+	return is, at
+}
+
+// readAlgorithms reads algorithms and says whether some want a secret and some
+// a public key.
+func (o *object) readAlgorithms(is *Issuer) (secret, public bool, at value) {
+	v, ok := o.need("algorithms", "a list such as [RS256, ES256]")
+	if !ok {
+		return false, false, o.value
+	}
+	vs, names, ok := v.words("algorithms", false)
+	if ok && len(vs) == 0 {
+		v.errorf("allows no algorithm; want at least one such as RS256")
+	}
+	for i, s := range names {
+		switch {
+		case strings.EqualFold(s, "none"):
+			vs[i].errorf("tokens without a signature are never accepted; remove it")
+			continue
+		case slices.Contains(secretAlgorithms, s):
+			secret = true
+		case slices.Contains(publicAlgorithms, s):
+			public = true
+		default:
+			all := slices.Concat(secretAlgorithms, publicAlgorithms)
+			vs[i].errorf("unknown algorithm %s; want %s%s", quote(s), oneOf(all), suggest(s, all))
+			continue
+		}
+		is.Algorithms = append(is.Algorithms, s)
+	}
+	if secret && public {
+		v.errorf("HS256, HS384 and HS512 never stand beside public-key algorithms: a public key could then pass for the secret; make two entries")
+	}
+	return secret && !public, public && !secret, v
+}
+
+// readSecrets reads secret_file: one file or a list.
+func (v value) readSecrets(algorithms []string) (secrets []Secret, files []string) {
+	least := 32
+	for _, alg := range algorithms {
+		least = max(least, map[string]int{"HS384": 48, "HS512": 64}[alg])
+	}
+	for _, f := range v.fileList() {
+		path, secret, ok := f.secretFile("the secret")
+		switch {
+		case !ok:
+			continue
+		case strings.Contains(string(secret), "-----BEGIN "):
+			f.errorf("%s holds PEM; want a secret: bytes that nobody else knows", path)
+			continue
+		case len(secret) < least:
+			f.errorf("the secret in %s has %d bytes; want at least the length of the hash, %d (openssl rand -base64 %d)",
+				path, len(secret), least, least)
+			continue
+		}
+		secrets = append(secrets, secret)
+		files = append(files, absolute(path))
+	}
+	return secrets, files
+}
+
+// readPublicKeys reads public_key_file: one file or a list. Every key must fit
+// some algorithm, and every algorithm some key; quiet leaves that out where
+// the algorithms were wrong already.
+func (v value) readPublicKeys(algorithms []string, at value, quiet bool) (keys []crypto.PublicKey, files []string) {
+	complete := true
+	for _, f := range v.fileList() {
+		path, data, ok := f.content("a public key")
+		if !ok {
+			complete = false
+			continue
+		}
+		ks, err := publicKeys(data)
+		if err != nil {
+			f.errorf("%s %v", path, err)
+			complete = false
+			continue
+		}
+		for _, k := range ks {
+			fits := false
+			for _, alg := range algorithms {
+				fits = fits || keyFits(k, alg)
+			}
+			if !fits && !quiet && len(algorithms) > 0 {
+				f.errorf("%s holds %s, which fits none of the algorithms %s", path, keyKind(k), strings.Join(algorithms, ", "))
+				complete = false
+			}
+		}
+		keys = append(keys, ks...)
+		files = append(files, absolute(path))
+	}
+	for _, alg := range algorithms {
+		fits := false
+		for _, k := range keys {
+			fits = fits || keyFits(k, alg)
+		}
+		if !fits && !quiet && complete && len(keys) > 0 {
+			at.errorf("no key of public_key_file fits %s; remove it, or add such a key", alg)
+		}
+	}
+	return keys, files
+}
+
+// fileList returns v itself, or its items if it is a list.
+func (v value) fileList() []value {
+	vs, _, ok := v.words("files", true)
+	if ok && len(vs) == 0 {
+		v.errorf("names no file; want at least one")
+	}
+	return vs
+}
+
+// readAPIKeys reads auth.api_keys and the file it names.
+func (a *authSection) readAPIKeys(v value) {
+	o, ok := v.object("file and header")
+	if !ok {
+		return
+	}
+	k := &APIKeys{Header: "X-API-Key"}
+	if f, ok := o.need("file", "a file of keys"); ok {
+		if path, ok := f.file("a file of keys"); ok {
+			k.File = absolute(path)
+			a.keysFile, a.keysName = f, path
+			a.keys, a.keysKnown = readKeysFile(f.d.src, path, &f)
+		}
+	}
+	if h, ok := o.get("header", "the name of a header"); ok {
+		if s, ok := h.header(); ok {
+			k.Header = s
+		}
+	}
+	o.done()
+	for _, d := range a.keys {
+		k.Keys = append(k.Keys, d.Key)
+	}
+	a.APIKeys = k
+}

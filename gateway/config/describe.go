@@ -1,0 +1,287 @@
+package config
+
+import (
+	"bytes"
+	"fmt"
+	"net/url"
+	"reflect"
+	"strconv"
+	"strings"
+)
+
+// Describe says in words what changed between two configurations, a line each,
+// for the log of a reload. Secrets are said to have changed and never shown;
+// keys stand by their ids. It returns nil if nothing that matters changed.
+func Describe(old, new *Config) []string {
+	var d differ
+	for _, s := range settings(old, new) {
+		d.change(s.name, s.old, s.new)
+	}
+	if !bytes.Equal(old.Admin.Token, new.Admin.Token) {
+		d.say("admin token changed")
+	}
+	if a, b := old.Store.Redis, new.Store.Redis; a != nil && b != nil && !bytes.Equal(a.Password, b.Password) {
+		d.say("store.redis: password changed")
+	}
+	describeIssuers(&d, old.Auth.JWT, new.Auth.JWT)
+	describeKeys(&d, old.Auth.APIKeys, new.Auth.APIKeys)
+
+	compare(&d, "limit", old.Limits, new.Limits, func(l *Limit) string { return l.Name }, describeLimit)
+	compare(&d, "upstream", old.Upstreams, new.Upstreams, func(u *Upstream) string { return u.Name }, describeUpstream)
+	compare(&d, "route", old.Routes, new.Routes, func(r *Route) string { return r.Name }, describeRoute)
+	compare(&d, "plan", old.Plans, new.Plans, func(p *Plan) string { return p.Name }, describePlan)
+	compare(&d, "override", old.Overrides, new.Overrides, Override.subject, func(d *differ, what string, a, b Override) {
+		d.change(what, a.Plan, b.Plan)
+	})
+	return d.lines
+}
+
+// NeedsRestart names the changed settings that only a restart applies: the
+// listeners, whose sockets outlive every reload.
+func NeedsRestart(old, new *Config) []string {
+	var names []string
+	for _, s := range settings(old, new) {
+		if s.restart && s.old != s.new {
+			names = append(names, s.name)
+		}
+	}
+	return names
+}
+
+// setting is one value of both configurations, as text.
+type setting struct {
+	name, old, new string
+	restart        bool
+}
+
+// settings are the single values, in the order of the files.
+func settings(a, b *Config) []setting {
+	both := func(name string, of func(*Config) string) setting { return setting{name: name, old: of(a), new: of(b)} }
+	restart := func(s setting) setting { s.restart = true; return s }
+	https := func(of func(*HTTPS) string) func(*Config) string {
+		return func(c *Config) string {
+			if c.Listen.HTTPS == nil {
+				return ""
+			}
+			return of(c.Listen.HTTPS)
+		}
+	}
+	redis := func(of func(*Redis) string) func(*Config) string {
+		return func(c *Config) string {
+			if c.Store.Redis == nil {
+				return ""
+			}
+			return of(c.Store.Redis)
+		}
+	}
+	return []setting{
+		restart(both("listen.http", func(c *Config) string { return c.Listen.HTTP })),
+		restart(both("listen.https.address", https(func(h *HTTPS) string { return h.Address }))),
+		restart(both("listen.https.cert_file", https(func(h *HTTPS) string { return h.CertFile }))),
+		restart(both("listen.https.key_file", https(func(h *HTTPS) string { return h.KeyFile }))),
+		restart(both("listen.admin", func(c *Config) string { return c.Listen.Admin })),
+		both("shutdown_timeout", func(c *Config) string { return formatDuration(c.ShutdownTimeout) }),
+		both("drain_delay", func(c *Config) string { return formatDuration(c.DrainDelay) }),
+		both("client_ip.trusted_proxies", func(c *Config) string {
+			var ps []string
+			for _, p := range c.ClientIP.TrustedProxies {
+				ps = append(ps, p.String())
+			}
+			return strings.Join(ps, ", ")
+		}),
+		both("client_ip.header", func(c *Config) string { return c.ClientIP.Header }),
+		both("client_ip.ipv6_prefix", func(c *Config) string { return strconv.Itoa(c.ClientIP.IPv6Prefix) }),
+		both("store", func(c *Config) string {
+			if c.Store.Redis == nil {
+				return "memory"
+			}
+			return c.Store.Redis.url()
+		}),
+		both("store.memory.max_keys", func(c *Config) string { return strconv.Itoa(c.Store.MemoryMaxKeys) }),
+		both("store.redis.username", redis(func(r *Redis) string { return r.Username })),
+		both("store.redis.password_file", redis(func(r *Redis) string { return r.PasswordFile })),
+		both("store.redis.tls", redis(func(r *Redis) string {
+			if r.TLS == nil {
+				return ""
+			}
+			return fmt.Sprintf("%+v", *r.TLS)
+		})),
+		both("store.redis.timeout", redis(func(r *Redis) string { return formatDuration(r.Timeout) })),
+		both("store.redis.key_prefix", redis(func(r *Redis) string { return r.KeyPrefix })),
+		both("auth.failure_limit", func(c *Config) string {
+			if c.Auth.FailureLimit == nil {
+				return "off"
+			}
+			return c.Auth.FailureLimit.String()
+		}),
+		both("edge", func(c *Config) string { return limitNames(c.Edge) }),
+		both("client_headers.ietf", func(c *Config) string { return c.ClientHeaders.IETF }),
+		both("client_headers.legacy", func(c *Config) string { return strconv.FormatBool(c.ClientHeaders.Legacy) }),
+		both("default_plan", func(c *Config) string { return c.DefaultPlan }),
+		both("anonymous_plan", func(c *Config) string { return c.AnonymousPlan }),
+	}
+}
+
+// differ collects what changed.
+type differ struct{ lines []string }
+
+func (d *differ) say(format string, args ...any) {
+	d.lines = append(d.lines, fmt.Sprintf(format, args...))
+}
+
+// change says that a value changed, if it did.
+func (d *differ) change(what, a, b string) {
+	show := func(s string) string {
+		if s == "" {
+			return "none"
+		}
+		return s
+	}
+	if a != b {
+		d.say("%s: %s → %s", what, show(a), show(b))
+	}
+}
+
+// compare says which of two lists of named things were added and removed, and
+// lets changed tell what is different in those that are in both.
+func compare[T any](d *differ, what string, old, new []T, name func(T) string, changed func(d *differ, what string, a, b T)) {
+	before := map[string]T{}
+	for _, t := range old {
+		before[name(t)] = t
+	}
+	after := map[string]bool{}
+	for _, t := range new {
+		after[name(t)] = true
+	}
+	for _, t := range old {
+		if !after[name(t)] {
+			d.say("%s %s removed", what, name(t))
+		}
+	}
+	for _, t := range new {
+		if o, ok := before[name(t)]; ok {
+			changed(d, what+" "+name(t), o, t)
+		} else {
+			d.say("%s %s added", what, name(t))
+		}
+	}
+}
+
+func describeLimit(d *differ, what string, a, b *Limit) {
+	d.change(what, a.Rate.String(), b.Rate.String())
+	d.change(what+" algorithm", a.Algorithm, b.Algorithm)
+	d.change(what+" per", perText(a.Per), perText(b.Per))
+	// A burst that follows the number says nothing new.
+	if a.Algorithm == b.Algorithm && (a.Burst != a.Rate.Quota || b.Burst != b.Rate.Quota) {
+		d.change(what+" burst", strconv.FormatInt(a.Burst, 10), strconv.FormatInt(b.Burst, 10))
+	}
+	d.change(what+" local_cap", capText(a.LocalCap), capText(b.LocalCap))
+}
+
+func describeUpstream(d *differ, what string, a, b *Upstream) {
+	d.change(what+" targets", targetText(a.Targets), targetText(b.Targets))
+	d.change(what+" balance", a.Balance, b.Balance)
+	d.change(what+" timeout.connect", formatDuration(a.ConnectTimeout), formatDuration(b.ConnectTimeout))
+	d.change(what+" timeout.response_header", formatDuration(a.ResponseHeaderTimeout), formatDuration(b.ResponseHeaderTimeout))
+	d.change(what+" timeout.idle", formatDuration(a.IdleTimeout), formatDuration(b.IdleTimeout))
+}
+
+func describeRoute(d *differ, what string, a, b *Route) {
+	d.change(what+" host", a.Host, b.Host)
+	d.change(what+" path", a.Path, b.Path)
+	d.change(what+" methods", strings.Join(a.Methods, ", "), strings.Join(b.Methods, ", "))
+	d.change(what+" upstream", a.Upstream, b.Upstream)
+	d.change(what+" auth", string(a.Auth), string(b.Auth))
+	d.change(what+" cost", strconv.FormatInt(a.Cost, 10), strconv.FormatInt(b.Cost, 10))
+	d.change(what+" limits", limitNames(a.Limits), limitNames(b.Limits))
+	d.change(what+" on_store_failure", string(a.OnStoreFailure), string(b.OnStoreFailure))
+	d.change(what+" forward_credentials", strconv.FormatBool(a.ForwardCredentials), strconv.FormatBool(b.ForwardCredentials))
+}
+
+func describePlan(d *differ, what string, a, b *Plan) {
+	compare(d, what+": limit", a.Limits, b.Limits, func(l *Limit) string { return l.Name },
+		func(d *differ, _ string, la, lb *Limit) { describeLimit(d, what+": "+la.Name, la, lb) })
+	d.change(what+" local_cap", capText(a.LocalCap), capText(b.LocalCap))
+}
+
+func describeIssuers(d *differ, old, new []*Issuer) {
+	compare(d, "issuer", old, new, func(is *Issuer) string { return is.Issuer }, func(d *differ, what string, a, b *Issuer) {
+		d.change(what+" audience", strings.Join(a.Audience, ", "), strings.Join(b.Audience, ", "))
+		d.change(what+" algorithms", strings.Join(a.Algorithms, ", "), strings.Join(b.Algorithms, ", "))
+		d.change(what+" key files", strings.Join(a.KeyFiles, ", "), strings.Join(b.KeyFiles, ", "))
+		if !reflect.DeepEqual(a.PublicKeys, b.PublicKeys) || !reflect.DeepEqual(a.Secrets, b.Secrets) {
+			d.say("%s: keys changed", what)
+		}
+		d.change(what+" cookie", a.Cookie, b.Cookie)
+		d.change(what+" leeway", formatDuration(a.Leeway), formatDuration(b.Leeway))
+		d.change(what+" claims", fmt.Sprintf("%+v", a.Claims), fmt.Sprintf("%+v", b.Claims))
+	})
+}
+
+func describeKeys(d *differ, old, new *APIKeys) {
+	if old == nil {
+		old = &APIKeys{}
+	}
+	if new == nil {
+		new = &APIKeys{}
+	}
+	d.change("auth.api_keys.file", old.File, new.File)
+	d.change("auth.api_keys.header", old.Header, new.Header)
+	compare(d, "key", old.Keys, new.Keys, func(k Key) string { return k.ID }, func(d *differ, what string, a, b Key) {
+		if a.SHA256 != b.SHA256 {
+			d.say("%s: another key", what)
+		}
+		d.change(what+" user", a.User, b.User)
+		d.change(what+" tenant", a.Tenant, b.Tenant)
+		d.change(what+" plan", a.Plan, b.Plan)
+		expiry := func(k Key) string {
+			if k.Expires.IsZero() {
+				return ""
+			}
+			return FormatExpiry(k.Expires)
+		}
+		d.change(what+" expires", expiry(a), expiry(b))
+	})
+}
+
+// subject names whom an override is for.
+func (o Override) subject() string {
+	switch {
+	case o.Key != "":
+		return "of key " + o.Key
+	case o.User != "":
+		return "of user " + o.User
+	}
+	return "of tenant " + o.Tenant
+}
+
+func perText(per []Dimension) string {
+	var s []string
+	for _, d := range per {
+		s = append(s, d.String())
+	}
+	return strings.Join(s, ", ")
+}
+
+func capText(r *Rate) string {
+	if r == nil {
+		return "its share"
+	}
+	return r.String()
+}
+
+func targetText(targets []*url.URL) string {
+	var s []string
+	for _, t := range targets {
+		s = append(s, t.String())
+	}
+	return strings.Join(s, ", ")
+}
+
+func limitNames(ls []*Limit) string {
+	var names []string
+	for _, l := range ls {
+		names = append(names, l.Name)
+	}
+	return strings.Join(names, ", ")
+}

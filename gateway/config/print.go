@@ -1,0 +1,414 @@
+package config
+
+import (
+	"bytes"
+	"fmt"
+	"net/url"
+	"strconv"
+	"time"
+
+	yaml "go.yaml.in/yaml/v4"
+)
+
+// Summary counts what the configuration holds: "3 plans, 5 routes, 6 limits".
+func (c *Config) Summary() string {
+	limits := len(c.Limits)
+	for _, p := range c.Plans {
+		limits += len(p.Limits)
+	}
+	return count(len(c.Plans), "plan") + ", " + count(len(c.Routes), "route") + ", " + count(limits, "limit")
+}
+
+func count(n int, what string) string {
+	if n != 1 {
+		what += "s"
+	}
+	return strconv.Itoa(n) + " " + what
+}
+
+// Print writes the effective configuration as YAML: routes.yaml, plans.yaml
+// and, if there is one, the key file, each as a document. Defaults are filled
+// in, variables are expanded, paths are absolute, passwords are masked, and of
+// keys there are ids and no digests. What comes out can be loaded again where
+// nothing was masked.
+func Print(c *Config) []byte {
+	var b bytes.Buffer
+	document := func(title string, n *yaml.Node) {
+		if b.Len() > 0 {
+			b.WriteString("---\n")
+		}
+		b.WriteString("# " + title + "\n")
+		d, err := yaml.NewDumper(&b, yaml.WithIndent(2), yaml.WithLineWidth(-1))
+		if err == nil {
+			err = d.Dump(n)
+		}
+		if err == nil {
+			err = d.Close()
+		}
+		if err != nil {
+			panic("bug: print the configuration: " + err.Error()) // a buffer takes everything
+		}
+	}
+	document("routes.yaml", c.routesNode())
+	document("plans.yaml", c.plansNode())
+	if c.Auth.APIKeys != nil {
+		document("keys: "+c.Auth.APIKeys.File+" (digests are not shown)", keysNode(c.Auth.APIKeys.Keys))
+	}
+	return b.Bytes()
+}
+
+// mapping builds a mapping field by field.
+type mapping struct{ n *yaml.Node }
+
+func newMapping(flow bool) mapping {
+	m := mapping{&yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"}}
+	if flow {
+		m.n.Style = yaml.FlowStyle
+	}
+	return m
+}
+
+// node adds a field; nil is left out.
+func (m mapping) node(name string, n *yaml.Node) {
+	if n != nil {
+		m.n.Content = append(m.n.Content, scalarNode(name), n)
+	}
+}
+
+// text adds a string; the empty one is left out.
+func (m mapping) text(name, s string) {
+	if s != "" {
+		m.node(name, scalarNode(escape(s)))
+	}
+}
+
+func (m mapping) number(name string, n int64) {
+	m.node(name, &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!int", Value: strconv.FormatInt(n, 10)})
+}
+
+func (m mapping) boolean(name string, b bool) {
+	m.node(name, &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!bool", Value: strconv.FormatBool(b)})
+}
+
+func (m mapping) duration(name string, d time.Duration) { m.text(name, formatDuration(d)) }
+
+func (m mapping) rate(name string, r *Rate) {
+	if r != nil {
+		m.text(name, r.String())
+	}
+}
+
+func (m mapping) list(name string, items []string) {
+	if len(items) == 0 {
+		return
+	}
+	l := listNode(true)
+	for _, s := range items {
+		l.Content = append(l.Content, scalarNode(escape(s)))
+	}
+	m.node(name, l)
+}
+
+func listNode(flow bool) *yaml.Node {
+	n := &yaml.Node{Kind: yaml.SequenceNode, Tag: "!!seq"}
+	if flow {
+		n.Style = yaml.FlowStyle
+	}
+	return n
+}
+
+func scalarNode(s string) *yaml.Node {
+	return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: s}
+}
+
+// escape writes a value so that reading it again expands nothing.
+func escape(s string) string {
+	return string(bytes.ReplaceAll([]byte(s), []byte("${"), []byte("$${")))
+}
+
+const masked = "********"
+
+func (c *Config) routesNode() *yaml.Node {
+	m := newMapping(false)
+	l := newMapping(false)
+	l.text("http", c.Listen.HTTP)
+	if h := c.Listen.HTTPS; h != nil {
+		n := newMapping(true)
+		n.text("address", h.Address)
+		n.text("cert_file", h.CertFile)
+		n.text("key_file", h.KeyFile)
+		l.node("https", n.n)
+	}
+	l.text("admin", c.Listen.Admin)
+	m.node("listen", l.n)
+	if c.Admin.TokenFile != "" {
+		n := newMapping(true)
+		n.text("token_file", c.Admin.TokenFile)
+		m.node("admin", n.n)
+	}
+	m.duration("shutdown_timeout", c.ShutdownTimeout)
+	m.duration("drain_delay", c.DrainDelay)
+
+	ip := newMapping(false)
+	var trusted []string
+	for _, p := range c.ClientIP.TrustedProxies {
+		trusted = append(trusted, p.String())
+	}
+	ip.list("trusted_proxies", trusted)
+	ip.text("header", c.ClientIP.Header)
+	ip.number("ipv6_prefix", int64(c.ClientIP.IPv6Prefix))
+	m.node("client_ip", ip.n)
+
+	st := newMapping(false)
+	mem := newMapping(true)
+	mem.number("max_keys", int64(c.Store.MemoryMaxKeys))
+	st.node("memory", mem.n)
+	if r := c.Store.Redis; r != nil {
+		st.node("redis", r.node())
+	}
+	m.node("store", st.n)
+	m.node("auth", c.Auth.node())
+
+	if len(c.Limits) > 0 {
+		limits := newMapping(false)
+		for _, l := range c.Limits {
+			limits.node(l.Name, l.node(false))
+		}
+		m.node("limits", limits.n)
+	}
+	if len(c.Edge) > 0 {
+		edge := listNode(false)
+		for _, l := range c.Edge {
+			n := scalarNode(l.Name)
+			n.LineComment = "# " + l.Rate.String() + " on each instance, not in all"
+			edge.Content = append(edge.Content, n)
+		}
+		m.node("edge", edge)
+	}
+	ups := newMapping(false)
+	for _, u := range c.Upstreams {
+		ups.node(u.Name, u.node())
+	}
+	m.node("upstreams", ups.n)
+	routes := listNode(false)
+	for _, r := range c.Routes {
+		routes.Content = append(routes.Content, r.node())
+	}
+	m.node("routes", routes)
+
+	h := newMapping(true)
+	h.text("ietf", c.ClientHeaders.IETF)
+	h.text("legacy", map[bool]string{true: "on", false: "off"}[c.ClientHeaders.Legacy])
+	m.node("client_headers", h.n)
+	return m.n
+}
+
+func (r *Redis) node() *yaml.Node {
+	m := newMapping(false)
+	m.text("url", r.url())
+	m.text("username", r.Username)
+	switch {
+	case r.PasswordFile != "":
+		m.text("password_file", r.PasswordFile)
+	case r.Password != nil:
+		m.text("password", masked)
+	}
+	if t := r.TLS; t != nil && *t != (TLS{}) {
+		n := newMapping(true)
+		n.text("ca_file", t.CAFile)
+		n.text("cert_file", t.CertFile)
+		n.text("key_file", t.KeyFile)
+		n.text("server_name", t.ServerName)
+		m.node("tls", n.n)
+	}
+	m.duration("timeout", r.Timeout)
+	m.text("key_prefix", r.KeyPrefix)
+	return m.n
+}
+
+// url writes the address as a URL, without user and password.
+func (r *Redis) url() string {
+	switch {
+	case r.Network == "unix" && r.DB == 0:
+		return "unix://" + r.Address
+	case r.Network == "unix":
+		return fmt.Sprintf("unix://%s?db=%d", r.Address, r.DB)
+	}
+	u := url.URL{Scheme: "redis", Host: r.Address, Path: "/" + strconv.Itoa(r.DB)}
+	if r.TLS != nil {
+		u.Scheme = "rediss"
+	}
+	return u.String()
+}
+
+func (a *Auth) node() *yaml.Node {
+	m := newMapping(false)
+	if len(a.JWT) > 0 {
+		list := listNode(false)
+		for _, is := range a.JWT {
+			n := newMapping(false)
+			n.text("issuer", is.Issuer)
+			n.list("audience", is.Audience)
+			n.list("algorithms", is.Algorithms)
+			if len(is.Secrets) > 0 {
+				n.list("secret_file", is.KeyFiles)
+			} else {
+				n.list("public_key_file", is.KeyFiles)
+			}
+			n.text("cookie", is.Cookie)
+			n.duration("leeway", is.Leeway)
+			claims := newMapping(true)
+			claims.text("user", is.Claims.User)
+			claims.text("tenant", is.Claims.Tenant)
+			claims.text("plan", is.Claims.Plan)
+			n.node("claims", claims.n)
+			list.Content = append(list.Content, n.n)
+		}
+		m.node("jwt", list)
+	}
+	if k := a.APIKeys; k != nil {
+		n := newMapping(true)
+		n.text("file", k.File)
+		n.text("header", k.Header)
+		m.node("api_keys", n.n)
+	}
+	if a.FailureLimit != nil {
+		m.rate("failure_limit", a.FailureLimit)
+	} else {
+		m.text("failure_limit", "off")
+	}
+	return m.n
+}
+
+// node writes a limit; with its name if it is one of a plan.
+func (l *Limit) node(withName bool) *yaml.Node {
+	m := newMapping(true)
+	if withName {
+		m.text("name", l.Name)
+	}
+	if len(l.Per) == 1 {
+		m.text("per", l.Per[0].String())
+	} else {
+		var per []string
+		for _, d := range l.Per {
+			per = append(per, d.String())
+		}
+		m.list("per", per)
+	}
+	m.text("algorithm", l.Algorithm)
+	m.text("limit", l.Rate.String())
+	if l.Burst > 0 {
+		m.number("burst", l.Burst)
+	}
+	m.rate("local_cap", l.LocalCap)
+	return m.n
+}
+
+func (u *Upstream) node() *yaml.Node {
+	m := newMapping(false)
+	var targets []string
+	for _, t := range u.Targets {
+		targets = append(targets, t.String())
+	}
+	m.list("targets", targets)
+	m.text("balance", u.Balance)
+	t := newMapping(true)
+	t.duration("connect", u.ConnectTimeout)
+	t.duration("response_header", u.ResponseHeaderTimeout)
+	t.duration("idle", u.IdleTimeout)
+	m.node("timeout", t.n)
+	return m.n
+}
+
+func (r *Route) node() *yaml.Node {
+	m := newMapping(false)
+	m.text("name", r.Name)
+	m.text("host", r.Host)
+	m.text("path", r.Path)
+	m.list("methods", r.Methods)
+	m.text("upstream", r.Upstream)
+	m.text("auth", string(r.Auth))
+	m.number("cost", r.Cost)
+	var limits []string
+	for _, l := range r.Limits {
+		limits = append(limits, l.Name)
+	}
+	m.list("limits", limits)
+	m.text("on_store_failure", string(r.OnStoreFailure))
+	m.boolean("forward_credentials", r.ForwardCredentials)
+	return m.n
+}
+
+func (c *Config) plansNode() *yaml.Node {
+	m := newMapping(false)
+	m.text("default_plan", c.DefaultPlan)
+	m.text("anonymous_plan", c.AnonymousPlan)
+	plans := newMapping(len(c.Plans) == 0)
+	for _, p := range c.Plans {
+		n := newMapping(false)
+		n.rate("local_cap", p.LocalCap)
+		limits := listNode(len(p.Limits) == 0)
+		for _, l := range p.Limits {
+			limits.Content = append(limits.Content, l.node(true))
+		}
+		n.node("limits", limits)
+		plans.node(p.Name, n.n)
+	}
+	m.node("plans", plans.n)
+	if len(c.Overrides) > 0 {
+		list := listNode(false)
+		for _, o := range c.Overrides {
+			n := newMapping(true)
+			n.text("key", o.Key)
+			n.text("user", o.User)
+			n.text("tenant", o.Tenant)
+			n.text("plan", o.Plan)
+			list.Content = append(list.Content, n.n)
+		}
+		m.node("overrides", list)
+	}
+	return m.n
+}
+
+func keysNode(keys []Key) *yaml.Node {
+	m := newMapping(false)
+	list := listNode(len(keys) == 0)
+	for _, k := range keys {
+		list.Content = append(list.Content, k.node(false))
+	}
+	m.node("keys", list)
+	return m.n
+}
+
+// node writes a key as the key file has it; without its digest for showing.
+func (k Key) node(digest bool) *yaml.Node {
+	m := newMapping(true)
+	// Written as data: a key file is not expanded, so nothing is escaped.
+	text := func(name, s string) {
+		if s != "" {
+			m.node(name, scalarNode(s))
+		}
+	}
+	text("id", k.ID)
+	if digest {
+		text("sha256", fmt.Sprintf("%x", k.SHA256))
+	}
+	text("user", k.User)
+	text("tenant", k.Tenant)
+	text("plan", k.Plan)
+	if !k.Expires.IsZero() {
+		m.node("expires", &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!timestamp", Value: FormatExpiry(k.Expires)})
+	}
+	return m.n
+}
+
+// FormatExpiry writes when a key ends as the key file has it: a date if it
+// ends with a day in UTC, else an RFC 3339 time. It is the inverse of
+// [ParseExpiry].
+func FormatExpiry(t time.Time) string {
+	t = t.UTC()
+	if t.Equal(t.Truncate(day)) {
+		return t.AddDate(0, 0, -1).Format(time.DateOnly)
+	}
+	return t.Format(time.RFC3339Nano)
+}

@@ -1,0 +1,190 @@
+package config
+
+import (
+	"errors"
+	"net"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// readRedis reads store.redis. It returns nil if the url is empty or anything
+// was wrong. No message repeats the url: a password may stand in it.
+func readRedis(v value) *Redis {
+	o, ok := v.object("url, timeout and key_prefix")
+	if !ok {
+		return nil
+	}
+	r := &Redis{Timeout: 50 * time.Millisecond, KeyPrefix: "rl"}
+	const wantedURL = "redis://host:port/db, rediss:// for TLS, or unix:///path"
+	none, good := false, false
+	switch {
+	case o.has("urls") || o.has("sentinel"):
+		o.get("url", wantedURL) // one mistake is enough
+	default:
+		if u, ok := o.need("url", wantedURL); ok {
+			if s, ok := u.text(wantedURL); ok {
+				if none = s == ""; !none {
+					err := r.parseURL(s)
+					if good = err == nil; err != nil {
+						u.errorf("%v; want %s", err, wantedURL)
+					}
+				}
+			}
+		}
+	}
+	o.later("urls", "url")
+	o.later("sentinel", "url")
+	if s := o.word("username", "a user name"); s != "" {
+		r.Username = s
+	}
+	o.readPassword(r)
+	if t, ok := o.get("tls", "ca_file, cert_file, key_file or server_name"); ok {
+		if tls := readTLS(t); tls != nil {
+			r.TLS = tls
+		}
+		if r.Network == "unix" {
+			t.keyErrorf("a unix socket speaks no TLS; remove it, or use rediss://")
+		}
+	}
+	r.Timeout = o.duration("timeout", r.Timeout, time.Millisecond, 10*time.Second)
+	if p, ok := o.get("key_prefix", "a prefix of keys"); ok {
+		if s, ok := p.word("a prefix of keys"); ok {
+			if isKeyPrefix(s) {
+				r.KeyPrefix = s
+			} else {
+				p.errorf("%s: want letters, digits and . : _ -, at most 64", quote(s))
+			}
+		}
+	}
+	o.done()
+	if none || !good {
+		return nil
+	}
+	return r
+}
+
+// readPassword reads password or password_file, which beat the url.
+func (o *object) readPassword(r *Redis) {
+	p, plain := o.get("password", "the password")
+	f, file := o.get("password_file", "a file that holds the password")
+	if plain && file {
+		f.keyErrorf("beside password; want one of the two")
+	}
+	if plain {
+		switch s, ok := p.text("the password"); {
+		case ok && s == "":
+			p.errorf("empty; want the password, or leave it out")
+		case ok:
+			r.Password = Secret(s)
+		}
+	}
+	if file {
+		if path, secret, ok := f.secretFile("the password"); ok {
+			r.Password, r.PasswordFile = secret, absolute(path)
+		}
+	}
+}
+
+// isKeyPrefix reports whether s may begin every key. Braces are left out: they
+// would decide the slot of a cluster.
+func isKeyPrefix(s string) bool {
+	for i := range len(s) {
+		c := s[i]
+		if ('a' > c || c > 'z') && ('A' > c || c > 'Z') && ('0' > c || c > '9') && !strings.ContainsRune(".:_-", rune(c)) {
+			return false
+		}
+	}
+	return len(s) <= 64
+}
+
+// parseURL takes network, address, database, user and password from a URL.
+//
+// It is not url.Parse, whose errors quote the password, and which refuses
+// passwords with #, / or ?: here the last @ ends the credentials, so that only
+// % needs encoding, as %25. No error repeats any part of the URL.
+func (r *Redis) parseURL(s string) error {
+	scheme, rest, ok := strings.Cut(s, "://")
+	if !ok {
+		return errors.New("not a URL")
+	}
+	switch strings.ToLower(scheme) {
+	case "redis":
+	case "rediss":
+		r.TLS = &TLS{}
+	case "unix":
+	default:
+		return errors.New("unknown scheme")
+	}
+	r.Network = "tcp"
+	if i := strings.LastIndexByte(rest, '@'); i >= 0 {
+		user, password, _ := strings.Cut(rest[:i], ":")
+		rest = rest[i+1:]
+		var err1, err2 error
+		r.Username, err1 = url.PathUnescape(user)
+		password, err2 = url.PathUnescape(password)
+		if err1 != nil || err2 != nil {
+			return errors.New("a % in user name or password must be written %25; or give them as username and password beside the url, as they are")
+		}
+		if password != "" {
+			r.Password = Secret(password)
+		}
+	}
+	if strings.EqualFold(scheme, "unix") {
+		return r.parseSocket(rest)
+	}
+	if strings.ContainsAny(rest, "?#") {
+		return errors.New("options in the url are not supported; use the fields beside it")
+	}
+	host, db, _ := strings.Cut(rest, "/")
+	if err := r.parseDB(db); err != nil {
+		return err
+	}
+	if strings.HasPrefix(host, "[") != strings.Contains(host, "]") {
+		return errors.New("bad host")
+	}
+	name, port := host, "6379"
+	if h, p, err := net.SplitHostPort(host); err == nil {
+		name, port = h, p
+	} else if strings.HasPrefix(host, "[") {
+		name = strings.Trim(host, "[]")
+	}
+	if !isHost(name) {
+		return errors.New("bad host, or none")
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return errors.New("bad port")
+	}
+	r.Address = net.JoinHostPort(name, port)
+	return nil
+}
+
+// parseSocket reads what follows unix://: /path or /path?db=N.
+func (r *Redis) parseSocket(s string) error {
+	path, query, _ := strings.Cut(s, "?")
+	if !strings.HasPrefix(path, "/") {
+		return errors.New("the path of a unix socket must be absolute")
+	}
+	r.Network, r.Address = "unix", path
+	if query == "" {
+		return nil
+	}
+	db, ok := strings.CutPrefix(query, "db=")
+	if !ok {
+		return errors.New("unknown option; only db=N is known beside a unix socket")
+	}
+	return r.parseDB(db)
+}
+
+func (r *Redis) parseDB(s string) error {
+	if s == "" {
+		return nil
+	}
+	n, err := parseCount(s)
+	if err != nil || n > 1<<20 {
+		return errors.New("bad database number")
+	}
+	r.DB = int(n)
+	return nil
+}

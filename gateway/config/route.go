@@ -1,0 +1,178 @@
+package config
+
+import (
+	"math"
+	"slices"
+	"strings"
+)
+
+// routeDecl is a route and where its parts stand.
+type routeDecl struct {
+	Route
+	at, nameAt, pathAt, costAt, failAt, authAt, methodsAt value
+	upstream                                              ref
+	limits                                                []ref
+	shape                                                 string // the path, parameters without their names; empty if it was wrong
+	costOK, hostOK, methodsOK                             bool
+}
+
+const wantedRoute = "name, path and upstream"
+
+// readRoutes reads routes.
+func (f *routesFile) readRoutes(top *object, forward bool) {
+	v, ok := top.need("routes", "a list of routes")
+	if !ok {
+		return
+	}
+	items, ok := v.list("a list of routes")
+	if !ok {
+		return
+	}
+	if len(items) == 0 {
+		v.errorf("holds no route, so that nothing is forwarded; want at least one")
+	}
+	for _, item := range items {
+		o, ok := item.object(wantedRoute)
+		if !ok {
+			continue
+		}
+		r := &routeDecl{at: item, Route: Route{
+			Pos: item.pos(), Auth: AuthRequired, Cost: 1, OnStoreFailure: FailLocalCap, ForwardCredentials: forward,
+		}}
+		r.read(o)
+		f.routes = append(f.routes, r)
+	}
+}
+
+func (r *routeDecl) read(o *object) {
+	r.nameAt, r.pathAt, r.costAt, r.failAt, r.authAt, r.methodsAt = r.at, r.at, r.at, r.at, r.at, r.at
+	if v, ok := o.need("name", "a name"); ok {
+		r.nameAt = v
+		r.Name, _ = v.name("a route")
+	}
+	r.hostOK = true
+	if v, ok := o.get("host", "a host name"); ok {
+		r.Host, r.hostOK = v.host()
+	}
+	if v, ok := o.need("path", "a path such as /api/weather"); ok {
+		r.pathAt = v
+		if s, ok := v.word("a path such as /api/weather"); ok {
+			shape, err := pathShape(s)
+			if err != nil {
+				v.errorf("%s: %v", quote(s), err)
+			} else {
+				r.Path, r.shape = s, shape
+			}
+		}
+	}
+	r.methodsOK = true
+	if v, ok := o.get("methods", "a list of methods such as [GET, POST]"); ok {
+		r.methodsAt = v
+		r.Methods, r.methodsOK = readMethods(v)
+	}
+	if v, ok := o.need("upstream", "the name of an upstream"); ok {
+		if s, ok := v.word("the name of an upstream"); ok {
+			r.upstream = ref{s, v}
+		}
+	}
+	if v, ok := o.get("auth", "required, optional or none"); ok {
+		r.authAt = v
+		if s, ok := v.choice([]string{string(AuthRequired), string(AuthOptional), string(AuthNone)}, nil); ok {
+			r.Auth = AuthMode(s)
+		} else {
+			r.Auth = ""
+		}
+	}
+	r.costOK = true
+	if v, ok := o.get("cost", "a whole number, 0 or more"); ok {
+		r.costAt = v
+		r.Cost, r.costOK = v.integer(0, math.MaxInt64)
+	}
+	if v, ok := o.get("limits", "a list of limits"); ok {
+		r.limits = v.refs("names of limits")
+	}
+	if v, ok := o.get("on_store_failure", "local_cap, deny or allow"); ok {
+		r.failAt = v
+		if s, ok := v.choice([]string{string(FailLocalCap), string(FailDeny), string(FailAllow)}, nil); ok {
+			r.OnStoreFailure = FailMode(s)
+		}
+	}
+	r.ForwardCredentials = o.boolean("forward_credentials", r.ForwardCredentials)
+	const wanted = "name, host, path, methods, upstream, auth, cost, limits, on_store_failure and forward_credentials"
+	for _, name := range []string{
+		"headers", "strip_prefix", "rewrite", "request_headers", "response_headers", "cors", "max_body", "timeout",
+	} {
+		o.later(name, wanted)
+	}
+	o.done()
+}
+
+// readMethods reads the methods of a route.
+func readMethods(v value) ([]string, bool) {
+	vs, methods, ok := v.words("methods", false)
+	if ok && len(vs) == 0 {
+		v.errorf("names no method, so that no request would match; leave it out for all methods")
+		return nil, false
+	}
+	for i, m := range methods {
+		switch {
+		case !isToken(m):
+			vs[i].errorf("%s is not a method; want one such as GET", quote(m))
+			ok = false
+		case m != strings.ToUpper(m):
+			vs[i].errorf("%s: methods are written in upper case (did you mean %q?)", quote(m), strings.ToUpper(m))
+			ok = false
+		}
+	}
+	return methods, ok
+}
+
+// host reads the host of a route: lower case, without port and final dot.
+func (v value) host() (string, bool) {
+	s, ok := v.word("a host name")
+	if !ok {
+		return "", false
+	}
+	h := strings.ToLower(s)
+	if name, port, ok := cutPort(h); ok && strings.Trim(port, "0123456789") == "" {
+		h = name
+	}
+	h = strings.TrimSuffix(h, ".")
+	if !isHost(strings.Trim(h, "[]")) {
+		hint := ""
+		if strings.ContainsAny(h, "/*") {
+			hint = "; no scheme, no path, and no * is possible"
+		}
+		v.errorf("%s is not a host name; want one such as api.example.com%s", quote(s), hint)
+		return "", false
+	}
+	return h, true
+}
+
+// cutPort cuts the port from host:port or [::1]:port.
+func cutPort(s string) (host, port string, ok bool) {
+	i := strings.LastIndexByte(s, ':')
+	if i < 0 || strings.Contains(s[:i], ":") && !strings.HasSuffix(s[:i], "]") {
+		return s, "", false
+	}
+	return s[:i], s[i+1:], true
+}
+
+// answers reports whether a route with these methods answers method m; no
+// methods are all, and GET includes HEAD.
+func answers(methods []string, m string) bool {
+	return len(methods) == 0 || slices.Contains(methods, m) || m == "HEAD" && slices.Contains(methods, "GET")
+}
+
+// overlap returns a method that both answer.
+func overlap(a, b []string) (string, bool) {
+	if len(a) == 0 && len(b) == 0 {
+		return "every method", true
+	}
+	for _, m := range slices.Concat(a, b) {
+		if answers(a, m) && answers(b, m) {
+			return m, true
+		}
+	}
+	return "", false
+}

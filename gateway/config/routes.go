@@ -1,0 +1,441 @@
+package config
+
+import (
+	"math"
+	"net"
+	"net/netip"
+	"net/textproto"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// ref is a name that stands for something declared elsewhere.
+type ref struct {
+	name string
+	at   value
+}
+
+// routesFile is what routes.yaml says. Parts that were wrong are zero, and
+// were reported; what was named keeps its name, so that a mistake in one place
+// makes no second one elsewhere.
+type routesFile struct {
+	root      value
+	listen    Listen
+	adminAt   value // listen.admin, or the root
+	admin     Admin
+	hasToken  bool // a token was named, even if it could not be read
+	shutdown  time.Duration
+	drain     time.Duration
+	clientIP  ClientIP
+	trusted   bool // trusted_proxies is not empty
+	store     Store
+	auth      authSection
+	limits    map[string]*limitDecl
+	order     []*limitDecl // limits in file order
+	edge      []ref
+	upstreams map[string]*Upstream // nil values were wrong
+	pools     []*Upstream          // upstreams in file order
+	routes    []*routeDecl
+	headers   ClientHeaders
+}
+
+const wantedRoutes = "the fields listen, upstreams and routes"
+
+// readRoutes reads routes.yaml. It returns nil if there is nothing to check.
+func readRoutes(root value) *routesFile {
+	f := &routesFile{root: root}
+	o, ok := root.object(wantedRoutes)
+	if !ok {
+		return nil
+	}
+	o.extensions = true
+	f.listen, f.adminAt = readListen(o)
+	f.readAdmin(o)
+	f.shutdown = o.duration("shutdown_timeout", 30*time.Second, 0, day)
+	f.drain = o.duration("drain_delay", 0, 0, day)
+	f.readClientIP(o)
+	f.store = readStore(o)
+	f.auth = readAuth(o)
+	f.readLimits(o)
+	if v, ok := o.get("edge", "a list of limits"); ok {
+		f.edge = v.refs("names of limits")
+	}
+	f.readUpstreams(o)
+	forward := o.boolean("forward_credentials", false)
+	f.readRoutes(o, forward)
+	f.headers = readClientHeaders(o)
+	o.later("usage_path", "off", "off", "false")
+	o.done()
+	return f
+}
+
+// duration reads an optional field.
+func (o *object) duration(name string, fallback, low, high time.Duration) time.Duration {
+	if v, ok := o.get(name, "a duration such as 30s"); ok {
+		if d, ok := v.duration(low, high); ok {
+			return d
+		}
+	}
+	return fallback
+}
+
+// boolean reads an optional field.
+func (o *object) boolean(name string, fallback bool) bool {
+	if v, ok := o.get(name, "true or false"); ok {
+		if b, ok := v.boolean(); ok {
+			return b
+		}
+	}
+	return fallback
+}
+
+// word reads an optional field.
+func (o *object) word(name, wanted string) string {
+	if v, ok := o.get(name, wanted); ok {
+		s, _ := v.word(wanted)
+		return s
+	}
+	return ""
+}
+
+// refs reads a list of names.
+func (v value) refs(wanted string) []ref {
+	vs, names, _ := v.words(wanted, false)
+	if len(vs) > maxLimits {
+		v.errorf("%d limits; want at most %d, since every request is decided by all of them", len(vs), maxLimits)
+		return nil
+	}
+	refs := make([]ref, len(vs))
+	for i := range vs {
+		refs[i] = ref{names[i], vs[i]}
+	}
+	return refs
+}
+
+const wantedAddress = `"host:port", ":port" or "unix:/path"`
+
+// readListen reads listen. The second result is where the admin address
+// stands, for what is said of it later.
+func readListen(top *object) (Listen, value) {
+	l := Listen{Admin: "127.0.0.1:9090"}
+	v, ok := top.need("listen", "listen.http, listen.https or both")
+	if !ok {
+		return l, top.value
+	}
+	o, ok := v.object("http, https and admin")
+	if !ok {
+		return l, v
+	}
+	var publicAt []value
+	if a, ok := o.get("http", wantedAddress); ok {
+		if l.HTTP, ok = a.listenAddress(); ok {
+			publicAt = append(publicAt, a)
+		}
+	}
+	if h, ok := o.get("https", "address, cert_file and key_file"); ok {
+		var at value
+		if l.HTTPS, at = readHTTPS(h); l.HTTPS != nil {
+			publicAt = append(publicAt, at)
+		}
+	}
+	if !o.has("http") && !o.has("https") {
+		v.missing("http", wantedAddress+", or https")
+	}
+	if l.HTTPS != nil && l.HTTP != "" && sameAddress(l.HTTP, l.HTTPS.Address) {
+		publicAt[1].errorf("is the address of listen.http too; want another port")
+	}
+	adminAt := v
+	if a, ok := o.get("admin", wantedAddress); ok {
+		adminAt = a
+		if s, ok := a.listenAddress(); ok {
+			l.Admin = s
+		}
+	}
+	for i, p := range publicAt {
+		public := l.HTTP
+		if i == len(publicAt)-1 && l.HTTPS != nil {
+			public = l.HTTPS.Address
+		}
+		if sameAddress(l.Admin, public) {
+			adminAt.errorf("the admin listener has the address of %s, where everyone can reach it; want another port", p.path)
+			break
+		}
+	}
+	o.done()
+	return l, adminAt
+}
+
+// readHTTPS reads listen.https; nil if anything was wrong.
+func readHTTPS(v value) (*HTTPS, value) {
+	o, ok := v.object("address, cert_file and key_file")
+	if !ok {
+		return nil, v
+	}
+	h, good, at := &HTTPS{}, false, v
+	if a, ok := o.need("address", wantedAddress); ok {
+		at = a
+		h.Address, good = a.listenAddress()
+	}
+	o.later("acme", "cert_file and key_file")
+	o.later("client_ca_file", "address, cert_file and key_file")
+	var pair bool
+	if o.has("acme") {
+		o.get("cert_file", "a PEM file")
+		o.get("key_file", "a PEM file")
+	} else {
+		h.CertFile, h.KeyFile, pair = o.keyPair(true)
+	}
+	o.done()
+	if !good || !pair {
+		return nil, v
+	}
+	return h, at
+}
+
+// listenAddress reads an address to listen on.
+func (v value) listenAddress() (string, bool) {
+	s, ok := v.word(wantedAddress)
+	if !ok {
+		return "", false
+	}
+	if path, ok := strings.CutPrefix(s, "unix:"); ok {
+		// 104 bytes are what the narrowest of the systems we run on allows.
+		if !strings.HasPrefix(path, "/") || len(path) > 103 {
+			v.errorf("%s: want unix: and an absolute path of at most 103 bytes", quote(s))
+			return "", false
+		}
+		return s, true
+	}
+	host, port, err := net.SplitHostPort(s)
+	if err != nil {
+		guess := ""
+		if _, err := strconv.ParseUint(s, 10, 16); err == nil {
+			guess = " (did you mean " + strconv.Quote(":"+s) + "?)"
+		}
+		v.errorf("%s is not an address; want %s%s", quote(s), wantedAddress, guess)
+		return "", false
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || strconv.FormatUint(n, 10) != port {
+		v.errorf("%s: bad port %s; want a number from 0 to 65535", quote(s), quote(port))
+		return "", false
+	}
+	if !isHost(host) && host != "" {
+		v.errorf("%s: bad host; want an IP address, a host name or nothing", quote(s))
+		return "", false
+	}
+	return s, true
+}
+
+// isHost reports whether s is an IP address or a host name.
+func isHost(s string) bool {
+	if _, err := netip.ParseAddr(s); err == nil {
+		return true
+	}
+	if len(s) == 0 || len(s) > 253 {
+		return false
+	}
+	for label := range strings.SplitSeq(strings.TrimSuffix(s, "."), ".") {
+		if label == "" || len(label) > 63 || label[0] == '-' || label[len(label)-1] == '-' ||
+			strings.Trim(strings.ToLower(label), "abcdefghijklmnopqrstuvwxyz0123456789-_") != "" {
+			return false
+		}
+	}
+	return true
+}
+
+// sameAddress reports whether two listeners would meet on one port. Port 0 is
+// any free port, and meets none.
+func sameAddress(a, b string) bool {
+	if a == "" || b == "" {
+		return false
+	}
+	if strings.HasPrefix(a, "unix:") || strings.HasPrefix(b, "unix:") {
+		return a == b
+	}
+	hostA, portA, _ := net.SplitHostPort(a)
+	hostB, portB, _ := net.SplitHostPort(b)
+	return portA == portB && portA != "0" && (hostA == hostB || isWildcard(hostA) || isWildcard(hostB))
+}
+
+// isWildcard reports whether a listener on host answers on every interface.
+func isWildcard(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	return host == "" || err == nil && ip.IsUnspecified()
+}
+
+// isLoopback reports whether only this machine can reach the address.
+func isLoopback(address string) bool {
+	if strings.HasPrefix(address, "unix:") {
+		return true
+	}
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return false
+	}
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.Unmap().IsLoopback() || strings.EqualFold(host, "localhost")
+}
+
+// readAdmin reads admin.
+func (f *routesFile) readAdmin(top *object) {
+	v, ok := top.get("admin", "token_file")
+	if ok {
+		o, ok := v.object("token_file")
+		if ok {
+			if t, ok := o.get("token_file", "a file that holds the token"); ok {
+				f.hasToken = true
+				path, secret, ok := t.secretFile("the token")
+				if ok {
+					f.admin = Admin{Token: secret, TokenFile: absolute(path)}
+				}
+			}
+			o.later("client_ca_file", "token_file")
+			o.done()
+		}
+	}
+	if !f.hasToken && !isLoopback(f.listen.Admin) {
+		f.adminAt.errorf("the admin listener on %s can be reached from other machines, and anyone who reaches it could use it; "+
+			"want admin.token_file, or a loopback address such as 127.0.0.1:9090", quote(f.listen.Admin))
+	}
+}
+
+// readClientIP reads client_ip.
+func (f *routesFile) readClientIP(top *object) {
+	c := &f.clientIP
+	*c = ClientIP{Header: "X-Forwarded-For", IPv6Prefix: 64}
+	v, ok := top.get("client_ip", "trusted_proxies, header or ipv6_prefix")
+	if !ok {
+		return
+	}
+	o, ok := v.object("trusted_proxies, header or ipv6_prefix")
+	if !ok {
+		return
+	}
+	const wantedNet = "networks such as 10.0.0.0/8"
+	if v, ok := o.get("trusted_proxies", "a list of "+wantedNet); ok {
+		vs, texts, ok := v.words(wantedNet, false)
+		f.trusted = !ok || len(vs) > 0
+		for i, s := range texts {
+			p, ok := parseNetwork(s)
+			if !ok {
+				vs[i].errorf("%s is not a network; want one such as 10.0.0.0/8 or 2001:db8::/32", quote(s))
+				continue
+			}
+			if p.Bits() == 0 {
+				vs[i].warnf("trusts every peer, so that each client can claim any address; name the networks of the proxies")
+			}
+			c.TrustedProxies = append(c.TrustedProxies, p)
+		}
+	}
+	if v, ok := o.get("header", "the name of a header"); ok {
+		if s, ok := v.header(); ok {
+			c.Header = s
+		}
+	}
+	if v, ok := o.get("ipv6_prefix", "a number of bits"); ok {
+		if n, ok := v.integer(1, 128); ok {
+			c.IPv6Prefix = int(n)
+		}
+	}
+	o.later("proxy_protocol", "false", "false", "off", "no")
+	o.done()
+}
+
+// parseNetwork reads a prefix, or an address as a prefix of all its bits, and
+// folds IPv4 written as IPv6 back.
+func parseNetwork(s string) (netip.Prefix, bool) {
+	p, err := netip.ParsePrefix(s)
+	if err != nil {
+		ip, err := netip.ParseAddr(s)
+		if err != nil || ip.Zone() != "" {
+			return netip.Prefix{}, false
+		}
+		p = netip.PrefixFrom(ip, ip.BitLen())
+	}
+	if p.Addr().Is4In6() {
+		if p.Bits() < 96 {
+			return netip.Prefix{}, false
+		}
+		p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
+	}
+	return p.Masked(), true
+}
+
+// header reads a header's name and returns its canonical form.
+func (v value) header() (string, bool) {
+	s, ok := v.word("the name of a header")
+	if !ok {
+		return "", false
+	}
+	if !isToken(s) {
+		v.errorf("%s is not the name of a header; want letters, digits and -", quote(s))
+		return "", false
+	}
+	return textproto.CanonicalMIMEHeaderKey(s), true
+}
+
+// isToken reports whether s is a token of RFC 9110 section 5.6.2.
+func isToken(s string) bool {
+	for i := range len(s) {
+		c := s[i]
+		letter := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
+		if !letter && !strings.ContainsRune("!#$%&'*+-.^_`|~", rune(c)) {
+			return false
+		}
+	}
+	return s != "" && len(s) <= maxName
+}
+
+// readStore reads store.
+func readStore(top *object) Store {
+	s := Store{MemoryMaxKeys: 1_000_000}
+	v, ok := top.get("store", "memory or redis")
+	if !ok {
+		return s
+	}
+	o, ok := v.object("memory or redis")
+	if !ok {
+		return s
+	}
+	if v, ok := o.get("memory", "max_keys"); ok {
+		if m, ok := v.object("max_keys"); ok {
+			if v, ok := m.get("max_keys", "a number of entries"); ok {
+				if n, ok := v.integer(1, math.MaxInt32); ok {
+					s.MemoryMaxKeys = int(n)
+				}
+			}
+			m.done()
+		}
+	}
+	if v, ok := o.get("redis", "url"); ok {
+		s.Redis = readRedis(v)
+	}
+	o.done()
+	return s
+}
+
+// readClientHeaders reads client_headers.
+func readClientHeaders(top *object) ClientHeaders {
+	h := ClientHeaders{IETF: "draft-11", Legacy: true}
+	v, ok := top.get("client_headers", "ietf or legacy")
+	if !ok {
+		return h
+	}
+	o, ok := v.object("ietf or legacy")
+	if !ok {
+		return h
+	}
+	if v, ok := o.get("ietf", "draft-11 or off"); ok {
+		if s, ok := v.choice([]string{"draft-11", "off"}, []string{"draft-12", "both"}); ok {
+			h.IETF = s
+		}
+	}
+	if v, ok := o.get("legacy", "on or off"); ok {
+		if s, ok := v.choice([]string{"on", "off"}, nil); ok {
+			h.Legacy = s == "on"
+		}
+	}
+	o.done()
+	return h
+}

@@ -1,0 +1,425 @@
+package config
+
+import (
+	"fmt"
+	"math"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	yaml "go.yaml.in/yaml/v4"
+)
+
+// text reads a scalar as text, expanded. Numbers and dates are taken as they
+// are written, so that an id of digits needs no quotes; true, false and null
+// are not text.
+func (v value) text(wanted string) (string, bool) {
+	s, _, ok := v.scalar(wanted)
+	if !ok {
+		return "", false
+	}
+	switch v.n.Tag {
+	case "!!str", "!!int", "!!float", "!!timestamp":
+		return s, true
+	}
+	v.errorf("want %s, got %s; quote it if it is meant as text", wanted, v.kind())
+	return "", false
+}
+
+// scalar reads a scalar of any type, and says whether a variable was expanded
+// in it: then its type is what the field wants.
+func (v value) scalar(wanted string) (s string, expanded, ok bool) {
+	if v.n.Kind != yaml.ScalarNode {
+		v.errorf("want %s, got %s", wanted, v.kind())
+		return "", false, false
+	}
+	if v.d.raw || v.n.Tag != "!!str" {
+		return v.n.Value, false, true
+	}
+	s, err := expand(v.n.Value, v.d.src.lookup)
+	if err != nil {
+		v.errorf("%v", err)
+		return "", false, false
+	}
+	return s, s != v.n.Value, true
+}
+
+// word reads text that must not be empty nor hold control characters.
+func (v value) word(wanted string) (string, bool) {
+	s, ok := v.text(wanted)
+	if !ok {
+		return "", false
+	}
+	if s == "" {
+		v.errorf("empty; want %s", wanted)
+		return "", false
+	}
+	if strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f || r == '\uFFFD' }) {
+		v.errorf("holds a control character; want %s", wanted)
+		return "", false
+	}
+	return s, true
+}
+
+// words reads a list of words, or, if single, one word in place of a list.
+func (v value) words(wanted string, single bool) ([]value, []string, bool) {
+	if single && v.n.Kind == yaml.ScalarNode {
+		s, ok := v.word(wanted)
+		return []value{v}, []string{s}, ok
+	}
+	items, ok := v.list("a list of " + wanted)
+	if !ok {
+		return nil, nil, false
+	}
+	var vs []value
+	var ss []string
+	first := map[string]value{}
+	for _, item := range items {
+		s, good := item.word(wanted)
+		if !good {
+			ok = false
+			continue
+		}
+		if f, twice := first[s]; twice {
+			item.errorf("given twice; the first one is at line %d, column %d", f.n.Line, f.n.Column)
+			ok = false
+			continue
+		}
+		first[s] = item
+		vs, ss = append(vs, item), append(ss, s)
+	}
+	return vs, ss, ok
+}
+
+var decimal = regexp.MustCompile(`^(0|[1-9][0-9]*)$`)
+
+// integer reads a whole number between low and high.
+func (v value) integer(low, high int64) (int64, bool) {
+	wanted := fmt.Sprintf("a whole number from %d to %d", low, high)
+	if high == math.MaxInt64 {
+		wanted = fmt.Sprintf("a whole number, %d or more", low)
+	}
+	s, expanded, ok := v.scalar(wanted)
+	if !ok {
+		return 0, false
+	}
+	switch {
+	case v.n.Tag == "!!int" || expanded && v.n.Tag == "!!str":
+	case v.n.Tag == "!!float":
+		v.errorf("want %s, got %s", wanted, quote(s))
+		return 0, false
+	default:
+		v.errorf("want %s, got %s", wanted, v.kind())
+		return 0, false
+	}
+	n, err := parseCount(strings.TrimPrefix(s, "-"))
+	if err != nil {
+		v.errorf("%s: %v; want %s", quote(s), err, wanted)
+		return 0, false
+	}
+	if strings.HasPrefix(s, "-") {
+		n = -n
+	}
+	if n < low || n > high {
+		v.errorf("want %s, got %d", wanted, n)
+		return 0, false
+	}
+	return n, true
+}
+
+// parseCount reads a plain decimal number.
+func parseCount(s string) (int64, error) {
+	if !decimal.MatchString(s) {
+		return 0, fmt.Errorf("not a plain decimal number")
+	}
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("too large a number")
+	}
+	return n, nil
+}
+
+// boolean reads true or false, or as YAML 1.1 wrote them: on, off, yes, no.
+func (v value) boolean() (b, ok bool) {
+	const wanted = "true or false"
+	s, _, ok := v.scalar(wanted)
+	if !ok {
+		return false, false
+	}
+	switch strings.ToLower(s) {
+	case "true", "on", "yes":
+		return true, true
+	case "false", "off", "no":
+		return false, true
+	}
+	v.errorf("want %s, got %s", wanted, quote(s))
+	return false, false
+}
+
+// choice reads one of the words in now. One of later is known, but refused.
+// Where on or off is a word, true and false stand for them, since that is what
+// YAML 1.1 makes of them.
+func (v value) choice(now, later []string) (string, bool) {
+	wanted := oneOf(now)
+	s, _, ok := v.scalar(wanted)
+	if !ok {
+		return "", false
+	}
+	if v.n.Tag == "!!bool" {
+		switch {
+		case strings.EqualFold(s, "true") && slices.Contains(now, "on"):
+			s = "on"
+		case strings.EqualFold(s, "false") && slices.Contains(now, "off"):
+			s = "off"
+		}
+	}
+	switch {
+	case slices.Contains(now, s):
+		return s, true
+	case slices.Contains(later, s):
+		v.errorf("%q is not supported yet; change it (wanted for now: %s)", s, wanted)
+	default:
+		all := slices.Concat(now, later)
+		v.errorf("want %s, got %s%s", wanted, quote(s), suggest(s, all))
+	}
+	return "", false
+}
+
+// duration reads a duration of at least low and at most high.
+func (v value) duration(low, high time.Duration) (time.Duration, bool) {
+	const wanted = "a duration with a unit such as 500ms, 30s, 5m, 1h or 1d"
+	s, _, ok := v.scalar(wanted)
+	if !ok {
+		return 0, false
+	}
+	if v.n.Tag == "!!null" || v.n.Tag == "!!bool" {
+		v.errorf("want %s, got %s", wanted, v.kind())
+		return 0, false
+	}
+	d, err := parseDuration(s)
+	switch {
+	case err != nil:
+		v.errorf("%s: %v; want %s", quote(s), err, wanted)
+		return 0, false
+	case d < 0:
+		v.errorf("%s is negative; want %s", quote(s), wanted)
+		return 0, false
+	case d < low && d == 0:
+		v.errorf("%s would leave no time at all; want %s or more", quote(s), formatDuration(low))
+		return 0, false
+	case d < low:
+		v.errorf("%s is too short; want %s or more", quote(s), formatDuration(low))
+		return 0, false
+	case d > high:
+		v.errorf("%s is too long; want %s at most", quote(s), formatDuration(high))
+		return 0, false
+	}
+	return d, true
+}
+
+const day = 24 * time.Hour
+
+var durationPart = regexp.MustCompile(`^([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h|d)`)
+
+// parseDuration reads Go's durations, and d for 24 hours. A bare number is not
+// a duration, not even 0.
+func parseDuration(s string) (time.Duration, error) {
+	rest := strings.TrimPrefix(s, "-")
+	if _, err := strconv.ParseFloat(s, 64); err == nil {
+		return 0, fmt.Errorf("a number without a unit (did you mean %q?)", s+"s")
+	}
+	var sum time.Duration
+	for first := true; first || rest != ""; first = false {
+		m := durationPart.FindStringSubmatch(rest)
+		if m == nil {
+			if lower := strings.ToLower(strings.ReplaceAll(s, " ", "")); lower != s {
+				if _, err := parseDuration(lower); err == nil {
+					return 0, fmt.Errorf("not a duration (did you mean %q?)", lower)
+				}
+			}
+			return 0, fmt.Errorf("not a duration")
+		}
+		rest = rest[len(m[0]):]
+		unit, scale := m[2], time.Duration(1)
+		if unit == "d" {
+			unit, scale = "h", 24
+		}
+		part, err := time.ParseDuration(m[1] + unit)
+		if err != nil || part > math.MaxInt64/scale || part*scale > math.MaxInt64-sum {
+			return 0, fmt.Errorf("too long a duration")
+		}
+		sum += part * scale
+	}
+	if strings.HasPrefix(s, "-") {
+		sum = -sum
+	}
+	return sum, nil
+}
+
+// formatDuration writes a duration as the files have it: whole days as d, and
+// no zero parts.
+func formatDuration(d time.Duration) string {
+	if d >= day && d%day == 0 {
+		return strconv.FormatInt(int64(d/day), 10) + "d"
+	}
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}
+
+// unit is a named window of a rate.
+type unit struct {
+	name   string
+	window time.Duration
+}
+
+// units are the windows that have a name; a month has 30 days.
+var units = []unit{
+	{"second", time.Second},
+	{"minute", time.Minute},
+	{"hour", time.Hour},
+	{"day", day},
+	{"week", 7 * day},
+	{"month", 30 * day},
+}
+
+// maxWindow bounds windows: more than a year is a mistake.
+const maxWindow = 366 * day
+
+const wantedRate = "a rate such as 100/minute (second, minute, hour, day, week, month) or 100/10s"
+
+// rate reads "N/unit".
+func (v value) rate() (Rate, bool) {
+	s, _, ok := v.scalar(wantedRate)
+	if !ok {
+		return Rate{}, false
+	}
+	if v.n.Tag != "!!str" && v.n.Tag != "!!int" && v.n.Tag != "!!float" {
+		v.errorf("want %s, got %s", wantedRate, v.kind())
+		return Rate{}, false
+	}
+	r, err := parseRate(s)
+	if err != nil {
+		v.errorf("%s: %v; want %s", quote(s), err, wantedRate)
+		return Rate{}, false
+	}
+	return r, true
+}
+
+func parseRate(s string) (Rate, error) {
+	count, per, ok := strings.Cut(s, "/")
+	if !ok {
+		return Rate{}, fmt.Errorf("no unit")
+	}
+	if strings.HasPrefix(count, "-") {
+		return Rate{}, fmt.Errorf("a negative number")
+	}
+	n, err := parseCount(count)
+	if err != nil {
+		return Rate{}, fmt.Errorf("%q: %w", count, err)
+	}
+	names := make([]string, 0, len(units))
+	for _, u := range units {
+		if u.name == per {
+			return Rate{Quota: n, Window: u.window}, nil
+		}
+		names = append(names, u.name)
+	}
+	w, err := parseDuration(per)
+	switch {
+	case err != nil:
+		guess := suggest(per, names)
+		if _, number := strconv.ParseFloat(per, 64); number == nil {
+			guess = fmt.Sprintf(" (did you mean %q?)", per+"s")
+		} else if guess == "" {
+			guess = map[string]string{
+				"s": ` (did you mean "second"?)`, "m": ` (did you mean "minute"?)`, "h": ` (did you mean "hour"?)`,
+				"d": ` (did you mean "day"?)`, "w": ` (did you mean "week"?)`,
+			}[per]
+		}
+		return Rate{}, fmt.Errorf("unknown unit %s%s", quote(per), guess)
+	case w <= 0 || w%time.Second != 0:
+		return Rate{}, fmt.Errorf("the window %s is not a whole number of seconds above 0", quote(per))
+	case w > maxWindow:
+		return Rate{}, fmt.Errorf("the window %s is longer than %s", quote(per), formatDuration(maxWindow))
+	}
+	return Rate{Quota: n, Window: w}, nil
+}
+
+// String writes the rate as the files have it: "100/minute", "5/15m".
+func (r Rate) String() string {
+	per := formatDuration(r.Window)
+	for _, u := range units {
+		if u.window == r.Window {
+			per = u.name
+		}
+	}
+	return strconv.FormatInt(r.Quota, 10) + "/" + per
+}
+
+// file resolves a path relative to the file that names it.
+func (v value) file(wanted string) (string, bool) {
+	s, ok := v.word(wanted)
+	if !ok {
+		return "", false
+	}
+	return v.beside(s), true
+}
+
+// beside resolves path s relative to the directory of the document.
+func (v value) beside(s string) string {
+	if filepath.IsAbs(s) {
+		return filepath.Clean(s)
+	}
+	return filepath.Join(filepath.Dir(v.d.name), s)
+}
+
+// content reads the file that v names. It reports what is wrong at v, and
+// returns the path as shown.
+func (v value) content(wanted string) (path string, data []byte, ok bool) {
+	path, ok = v.file(wanted)
+	if !ok {
+		return "", nil, false
+	}
+	data, err := v.d.src.read(path)
+	if err != nil {
+		v.errorf("read %s: %v", path, err)
+		return path, nil, false
+	}
+	if len(data) == 0 {
+		v.errorf("%s is empty; want %s", path, wanted)
+		return path, nil, false
+	}
+	return path, data, true
+}
+
+// secretFile reads a secret from the file that v names and cuts one final
+// newline, which an editor or a mounted file adds.
+func (v value) secretFile(wanted string) (path string, secret Secret, ok bool) {
+	path, data, ok := v.content(wanted)
+	if !ok {
+		return path, nil, false
+	}
+	s := string(data)
+	if t, ok := strings.CutSuffix(s, "\r\n"); ok {
+		s = t
+	} else {
+		s = strings.TrimSuffix(s, "\n")
+	}
+	switch {
+	case s == "":
+		v.errorf("%s is empty; want %s", path, wanted)
+		return path, nil, false
+	case strings.TrimSpace(s) != s:
+		v.warnf("the secret in %s begins or ends with white space, which is taken as part of it", path)
+	}
+	return path, Secret(s), true
+}
