@@ -142,7 +142,9 @@ func (s *Store) take(ctx context.Context, charges []ratelimit.Charge, dst []rate
 		return dst, nil
 	}
 	c := calls.Get().(*call)
-	c.build(s, charges)
+	if err := c.build(s, charges); err != nil {
+		return dst, fmt.Errorf("take from redis: %w", err)
+	}
 	reply, err := s.run(ctx, c)
 	if err != nil {
 		// c is left to the garbage collector: what went wrong may still hold it.

@@ -29,7 +29,7 @@ func appendDecisions(dst []ratelimit.Decision, charges []ratelimit.Charge, reply
 		var sound bool
 		switch allowed {
 		case 0:
-			sound = retryAfter > 0 || retryAfter == -1
+			sound = retryAfter >= -1
 		case 1:
 			sound = retryAfter == 0
 		}

@@ -55,9 +55,18 @@ type call struct {
 
 var calls = sync.Pool{New: func() any { return new(call) }}
 
-// build fills c with the call that decides charges.
-func (c *call) build(s *Store, charges []ratelimit.Charge) {
+// build fills c with the call that decides charges. An error is a mistake of
+// the program.
+func (c *call) build(s *Store, charges []ratelimit.Charge) error {
 	n := len(charges)
+	for i := range charges {
+		switch {
+		case charges[i].Policy == nil || charges[i].Policy.Key() == "":
+			return fmt.Errorf("charge %d: want a policy that NewPolicy made", i+1)
+		case charges[i].Cost < 0:
+			return fmt.Errorf("charge %d: cost: want 0 or more, got %d", i+1, charges[i].Cost)
+		}
+	}
 	c.args = append(c.args[:0], "evalsha", s.script.sha, strconv.Itoa(n))
 	for i := range charges {
 		// A plain string: a cluster client finds the slot in the first key.
@@ -73,7 +82,7 @@ func (c *call) build(s *Store, charges []ratelimit.Charge) {
 		case ratelimit.FixedWindow:
 			c.numbers = append(c.numbers, 2, ch.Cost, p.Quota, p.Window.Microseconds(), 0, 0)
 		default:
-			panic("bug: a policy that NewPolicy did not make")
+			return fmt.Errorf("charge %d: the redis store does not know the algorithm %s", i+1, p.Algorithm)
 		}
 	}
 	if s.clock != nil {
@@ -83,6 +92,7 @@ func (c *call) build(s *Store, charges []ratelimit.Charge) {
 	for i := range c.numbers {
 		c.args = append(c.args, &c.numbers[i])
 	}
+	return nil
 }
 
 // free gives c back for the next decision. It must be out of every hand.

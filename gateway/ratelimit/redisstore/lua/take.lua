@@ -1,9 +1,9 @@
 -- take: decide a list of charges, all or none.
 --
--- KEYS[i]          the bucket of charge i, from 1. Charges may share one; they
---                  are then decided one after another.
+-- KEYS[i]          the bucket of charge i, from 1. Charges may share one, of one
+--                  policy; they are then decided one after another.
 -- ARGV[6i-5]       algorithm: 1 token_bucket, 2 fixed_window
--- ARGV[6i-4]       cost, units, >= 1
+-- ARGV[6i-4]       cost, units, >= 0; 0 looks, is allowed and charges nothing
 -- ARGV[6i-3]       quota, units per window, >= 0
 -- ARGV[6i-2]       token_bucket: burst, units, >= 1       fixed_window: window, µs, > 0
 -- ARGV[6i-1]       token_bucket: num, units per den µs    fixed_window: unused
@@ -23,6 +23,7 @@ local algorithms = {['1'] = token_bucket, ['2'] = fixed_window}
 
 local loaded = {} -- by key: the state before this call
 local work = {}   -- by key: the state with the charges so far
+local taken = {}  -- by key: the cost of those charges
 local charges = {}
 local admitted = true
 
@@ -47,13 +48,17 @@ for i = 1, #KEYS do
 	local state = before
 	if work[key] then state = algorithm.advance(work[key], policy) end
 	local charge = {algorithm, policy, before, false, 0}
-	if algorithm.admits(state, policy, cost) then
+	if cost == 0 then
+		charge[4] = state
+	elseif algorithm.admits(state, policy, cost) then
 		state = algorithm.charge(state, policy, cost)
-		work[key] = state
+		work[key], taken[key] = state, (taken[key] or 0) + cost
 		charge[4] = state
 	else
 		admitted = false
-		charge[5] = algorithm.retry_after(state, policy, cost)
+		-- Whoever comes back asks again for what earlier charges of this list
+		-- wanted of the same bucket, so that has to be there as well.
+		charge[5] = algorithm.retry_after(before, policy, (taken[key] or 0) + cost)
 	end
 	charges[i] = charge
 end
