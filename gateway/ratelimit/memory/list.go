@@ -1,10 +1,6 @@
 package memory
 
-import (
-	"math"
-
-	"bouncer/gateway/ratelimit"
-)
+import "bouncer/gateway/ratelimit"
 
 // A list is one Take on its way through the store.
 type list struct {
@@ -29,7 +25,6 @@ type item struct {
 	stored   ratelimit.State
 	work     ratelimit.State   // after the charges so far
 	policy   *ratelimit.Policy // the last one that charged
-	cost     int64             // admitted so far, in units
 }
 
 // isNew reports whether it, the item at index i, stands for a bucket that needs
@@ -64,7 +59,6 @@ func (l *list) decide(dst []ratelimit.Decision, source ratelimit.Source) (_ []ra
 		it := &l.items[i]
 		if it.first == i {
 			it.work = it.stored
-			it.cost = 0
 		}
 	}
 	for i := range l.charges {
@@ -78,12 +72,11 @@ func (l *list) decide(dst []ratelimit.Decision, source ratelimit.Source) (_ []ra
 		switch {
 		case !allowed:
 			admitted = false
-			// Whoever comes back asks again for what earlier charges of this
-			// list wanted from the same bucket, so that has to be there as well.
-			d.RetryAfter = p.RetryAfter(p.Advance(bucket.stored, l.now), l.now, addCost(bucket.cost, c.Cost))
+			// Measured with what earlier charges of this list want from the same
+			// bucket: whoever comes back wants all of it again.
+			d.RetryAfter = p.RetryAfter(state, l.now, c.Cost)
 		case c.Cost > 0:
 			bucket.work, bucket.policy = after, p
-			bucket.cost += c.Cost
 		}
 		d.Remaining, d.Reset = p.Describe(after, l.now)
 		dst = append(dst, d)
@@ -98,12 +91,4 @@ func (l *list) decide(dst []ratelimit.Decision, source ratelimit.Source) (_ []ra
 		dst[i].Remaining, dst[i].Reset = p.Describe(p.Advance(bucket.stored, l.now), l.now)
 	}
 	return dst, false
-}
-
-// addCost adds two costs; what would overflow is more than any quota anyway.
-func addCost(a, b int64) int64 {
-	if b > math.MaxInt64-a {
-		return math.MaxInt64
-	}
-	return a + b
 }
