@@ -11,7 +11,11 @@ const timeLayout = "2006-01-02T15:04:05.000000Z"
 
 // newLogger returns the process log on w.
 func newLogger(w *lineWriter, level slog.Leveler) *slog.Logger {
-	return slog.New(urgent{w: w, Handler: slog.NewJSONHandler(w, &slog.HandlerOptions{
+	return slog.New(urgent{w: w, Handler: slog.NewJSONHandler(w, handlerOptions(level))})
+}
+
+func handlerOptions(level slog.Leveler) *slog.HandlerOptions {
+	return &slog.HandlerOptions{
 		Level: level,
 		ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
 			if len(groups) == 0 && a.Key == slog.TimeKey && a.Value.Kind() == slog.KindTime {
@@ -19,7 +23,7 @@ func newLogger(w *lineWriter, level slog.Leveler) *slog.Logger {
 			}
 			return a
 		},
-	})})
+	}
 }
 
 // urgent writes out at once what somebody may be waiting to read, or what may

@@ -65,8 +65,15 @@ type Sketch struct {
 	// the entries then never changes by itself, which is what keeps the heap valid.
 	landmark time.Time
 	total    float64
-	index    map[string]int // key → place in heap
-	heap     []Entry
+	index    map[string]*node
+	heap     []*node // lightest first
+}
+
+// A node is an entry that knows its place in the heap, so that moving it costs
+// no look-up by key.
+type node struct {
+	Entry
+	place int
 }
 
 // New returns an empty Sketch of at most entries keys, m in the guarantees.
@@ -80,53 +87,58 @@ func New(entries int, halfLife time.Duration) (*Sketch, error) {
 		entries:  entries,
 		halfLife: halfLife,
 		landmark: time.Now(),
-		index:    make(map[string]int),
+		index:    make(map[string]*node),
 	}, nil
 }
 
-// Add gives key a weight of n. A weight of zero or less is ignored.
-func (t *Sketch) Add(key string, n int64) {
-	if n <= 0 {
+// Add gives key more weight, in whatever is counted; a weight of zero or less
+// is ignored.
+func (s *Sketch) Add(key string, weight int64) {
+	if weight <= 0 {
 		return
 	}
 	key = cut(key)
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	w := float64(n) * t.scaleLocked(time.Now())
-	t.total += w
-	if i, ok := t.index[key]; ok {
-		t.heap[i].Count += w
-		t.downLocked(i)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w := float64(weight) * s.scaleLocked(time.Now())
+	s.total += w
+	if n := s.index[key]; n != nil {
+		n.Count += w
+		s.downLocked(n.place)
 		return
 	}
 	// The caller's string may be a small part of a large buffer.
 	key = strings.Clone(key)
-	if len(t.heap) < t.entries {
-		t.heap = append(t.heap, Entry{Key: key, Count: w})
-		t.index[key] = len(t.heap) - 1
-		t.upLocked(len(t.heap) - 1)
+	if len(s.heap) < s.entries {
+		n := &node{Entry{Key: key, Count: w}, len(s.heap)}
+		s.heap = append(s.heap, n)
+		s.index[key] = n
+		s.upLocked(n.place)
 		return
 	}
 	// The lightest key makes room. The newcomer may have been here before and
 	// been forgotten, but then with at most the weight of the one that leaves.
-	least := &t.heap[0]
-	delete(t.index, least.Key)
-	*least = Entry{Key: key, Count: least.Count + w, Error: least.Count}
-	t.index[key] = 0
-	t.downLocked(0)
+	n := s.heap[0]
+	delete(s.index, n.Key)
+	n.Entry = Entry{Key: key, Count: n.Count + w, Error: n.Count}
+	s.index[key] = n
+	s.downLocked(0)
 }
 
 // Top returns the k heaviest entries, heaviest first; keys of equal weight in
-// the order of their names. It returns fewer if the table holds fewer, and none
+// the order of their names. It returns fewer if the sketch holds fewer, and none
 // for k <= 0.
-func (t *Sketch) Top(k int) []Entry {
+func (s *Sketch) Top(k int) []Entry {
 	if k <= 0 {
 		return nil
 	}
-	t.mu.Lock()
-	scale := t.scaleLocked(time.Now())
-	all := slices.Clone(t.heap)
-	t.mu.Unlock()
+	s.mu.Lock()
+	scale := s.scaleLocked(time.Now())
+	all := make([]Entry, len(s.heap))
+	for i, n := range s.heap {
+		all[i] = n.Entry
+	}
+	s.mu.Unlock()
 	slices.SortFunc(all, func(a, b Entry) int {
 		switch {
 		case a.Count > b.Count:
@@ -146,19 +158,19 @@ func (t *Sketch) Top(k int) []Entry {
 
 // Total is the weight of everything that was added, decayed to now: N in the
 // guarantees.
-func (t *Sketch) Total() float64 {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	scale := t.scaleLocked(time.Now())
-	return t.total / scale
+func (s *Sketch) Total() float64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	scale := s.scaleLocked(time.Now())
+	return s.total / scale
 }
 
 // scaleLocked is what a weight of one is worth at now, in stored units.
-func (t *Sketch) scaleLocked(now time.Time) float64 {
-	if t.halfLife == 0 {
+func (s *Sketch) scaleLocked(now time.Time) float64 {
+	if s.halfLife == 0 {
 		return 1
 	}
-	exponent := float64(now.Sub(t.landmark)) / float64(t.halfLife)
+	exponent := float64(now.Sub(s.landmark)) / float64(s.halfLife)
 	if exponent <= maxExponent {
 		// A clock that steps back weighs a little less, never nothing.
 		return math.Exp2(max(exponent, 0))
@@ -166,61 +178,59 @@ func (t *Sketch) scaleLocked(now time.Time) float64 {
 	// Move the landmark to now. Dividing all by the same number keeps the order;
 	// what has faded to nothing leaves, so that it does not hold a place.
 	shrink := math.Exp2(-exponent)
-	t.total *= shrink
-	kept := t.heap[:0]
-	for _, e := range t.heap {
-		e.Count *= shrink
-		e.Error *= shrink
-		if e.Count > 0 {
-			kept = append(kept, e)
+	s.total *= shrink
+	kept := s.heap[:0]
+	for _, n := range s.heap {
+		n.Count *= shrink
+		n.Error *= shrink
+		if n.Count == 0 {
+			delete(s.index, n.Key)
+			continue
 		}
+		n.place = len(kept)
+		kept = append(kept, n)
 	}
-	clear(t.heap[len(kept):])
-	t.heap = kept
-	clear(t.index)
-	for i, e := range t.heap {
-		t.index[e.Key] = i
+	clear(s.heap[len(kept):])
+	s.heap = kept
+	for i := len(s.heap)/2 - 1; i >= 0; i-- {
+		s.downLocked(i)
 	}
-	for i := len(t.heap)/2 - 1; i >= 0; i-- {
-		t.downLocked(i)
-	}
-	t.landmark = now
+	s.landmark = now
 	return 1
 }
 
 // upLocked moves entry i towards the root until its parent is not heavier.
-func (t *Sketch) upLocked(i int) {
+func (s *Sketch) upLocked(i int) {
 	for i > 0 {
 		parent := (i - 1) / 2
-		if t.heap[parent].Count <= t.heap[i].Count {
+		if s.heap[parent].Count <= s.heap[i].Count {
 			return
 		}
-		t.swapLocked(i, parent)
+		s.swapLocked(i, parent)
 		i = parent
 	}
 }
 
 // downLocked moves entry i away from the root until no child is lighter.
-func (t *Sketch) downLocked(i int) {
+func (s *Sketch) downLocked(i int) {
 	for {
 		least := i
-		for child := 2*i + 1; child <= 2*i+2 && child < len(t.heap); child++ {
-			if t.heap[child].Count < t.heap[least].Count {
+		for child := 2*i + 1; child <= 2*i+2 && child < len(s.heap); child++ {
+			if s.heap[child].Count < s.heap[least].Count {
 				least = child
 			}
 		}
 		if least == i {
 			return
 		}
-		t.swapLocked(i, least)
+		s.swapLocked(i, least)
 		i = least
 	}
 }
 
-func (t *Sketch) swapLocked(i, j int) {
-	t.heap[i], t.heap[j] = t.heap[j], t.heap[i]
-	t.index[t.heap[i].Key] = i
-	t.index[t.heap[j].Key] = j
+func (s *Sketch) swapLocked(i, j int) {
+	s.heap[i], s.heap[j] = s.heap[j], s.heap[i]
+	s.heap[i].place, s.heap[j].place = i, j
 }
 
 // cut bounds key to MaxKey bytes, without splitting a character.
