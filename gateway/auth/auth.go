@@ -92,7 +92,8 @@ type Authenticator struct {
 }
 
 // New validates o and returns an Authenticator. The error names every mistake.
-// Nothing in o is kept but Now; slices are copied.
+// Of o, it keeps Now and the public keys, which must not be changed; all else
+// is copied.
 func New(o Options) (*Authenticator, error) {
 	var errs []error
 	a := &Authenticator{now: o.Now}

@@ -73,6 +73,10 @@ type refusal struct {
 // Error implements error.
 func (r *refusal) Error() string { return r.text }
 
+// notKnown refuses what was not verified before, under Check.OnlyKnown. It
+// becomes ErrNotKnown and says nothing more, since nothing more was looked at.
+var notKnown = &refusal{text: "not verified before"}
+
 func refuse(reason Reason, format string, args ...any) *refusal {
 	return &refusal{reason, fmt.Sprintf(format, args...)}
 }

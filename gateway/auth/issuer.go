@@ -69,7 +69,8 @@ var algorithms = map[string]algorithm{
 	"EdDSA": {family: "Ed25519"},
 }
 
-// fits says whether key is of the type that the algorithm wants.
+// fits says whether key, which is a good one, is of the type that the algorithm
+// wants.
 func (a algorithm) fits(key crypto.PublicKey) bool {
 	switch k := key.(type) {
 	case *rsa.PublicKey:
@@ -184,6 +185,21 @@ func newIssuer(o Issuer, now func() time.Time) (*issuer, error) {
 		bad("an audience is empty")
 	}
 
+	usable := make([]crypto.PublicKey, 0, len(o.PublicKeys))
+	for n, k := range o.PublicKeys {
+		if err := checkPublicKey(k); err != nil {
+			bad("public key %d %w", n+1, err)
+			continue
+		}
+		if !slices.ContainsFunc(o.Algorithms, func(name string) bool { return algorithms[name].fits(k) }) {
+			bad("public key %d fits none of the allowed algorithms", n+1)
+		}
+		if slices.ContainsFunc(usable, func(other crypto.PublicKey) bool { return sameKey(other, k) }) {
+			bad("public key %d stands there twice", n+1)
+		}
+		usable = append(usable, k)
+	}
+
 	secret, public := false, false
 	if len(o.Algorithms) == 0 {
 		bad("it allows no algorithm")
@@ -215,7 +231,7 @@ func newIssuer(o Issuer, now func() time.Time) (*issuer, error) {
 			}
 		} else {
 			public = true
-			for _, k := range o.PublicKeys {
+			for _, k := range usable {
 				if a.fits(k) {
 					set.Keys = append(set.Keys, k)
 				}
@@ -232,18 +248,6 @@ func newIssuer(o Issuer, now func() time.Time) (*issuer, error) {
 		bad("HS* with secrets and algorithms with public keys never stand in one entry")
 	} else if len(o.Secrets) > 0 && !secret {
 		bad("there are secrets, but no algorithm uses them")
-	}
-	for n, k := range o.PublicKeys {
-		if err := checkPublicKey(k); err != nil {
-			bad("public key %d %w", n+1, err)
-			continue
-		}
-		if !slices.ContainsFunc(o.Algorithms, func(name string) bool { return algorithms[name].fits(k) }) {
-			bad("public key %d fits none of the allowed algorithms", n+1)
-		}
-		if slices.ContainsFunc(o.PublicKeys[:n], func(other crypto.PublicKey) bool { return sameKey(other, k) }) {
-			bad("public key %d stands there twice", n+1)
-		}
 	}
 	for n, s := range o.Secrets {
 		if slices.ContainsFunc(o.Secrets[:n], func(other []byte) bool { return bytes.Equal(other, s) }) {
@@ -280,7 +284,7 @@ func algorithmNames() []string {
 
 func sameKey(a, b crypto.PublicKey) bool {
 	k, ok := a.(interface{ Equal(crypto.PublicKey) bool })
-	return ok && checkPublicKey(a) == nil && k.Equal(b)
+	return ok && k.Equal(b)
 }
 
 // fingerprint is over all that decides what a token means: what verified under

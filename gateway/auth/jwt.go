@@ -49,7 +49,7 @@ func (t *tokens) authenticate(c credential, now time.Time, check Check) (Princip
 	v, ok := t.cache.get(digest, now)
 	if !ok {
 		if check.OnlyKnown {
-			return Principal{}, refuse(ReasonBadSignature, "not verified before")
+			return Principal{}, notKnown
 		}
 		var ref *refusal
 		if v, ref = t.verify(c.value, now); ref != nil {
