@@ -1,0 +1,309 @@
+package gateway
+
+import (
+	"fmt"
+	"reflect"
+	"time"
+
+	"bouncer/gateway/auth"
+	"bouncer/gateway/clientip"
+	"bouncer/gateway/config"
+	"bouncer/gateway/proxy"
+	"bouncer/gateway/ratelimit"
+	"bouncer/gateway/telemetry"
+)
+
+// A snapshot is one configuration, compiled into stages. It is never modified;
+// a request uses the one it arrived under from its first stage to its last.
+type snapshot struct {
+	gw        *Gateway
+	cfg       *config.Config
+	loaded    time.Time
+	clientIP  *clientip.Resolver
+	routes    router
+	edge      []*limit
+	edgeStore ratelimit.Store
+	failures  *ratelimit.Policy   // nil: failed attempts are not limited
+	auth      *auth.Authenticator // nil: no route needs it
+	plans     plans
+}
+
+// stores gives the limit store for routes of a fail mode.
+type stores func(config.FailMode) ratelimit.Store
+
+// Check builds everything that serving cfg would need and starts nothing. The
+// configuration's own checks should leave nothing for it to find; what it finds
+// all the same must not wait for the restart.
+func Check(cfg *config.Config) error {
+	up, err := makeUpstreams(cfg, nil, proxy.Hooks{})
+	if err != nil {
+		return err
+	}
+	_, err = build(cfg, nil, up, func(config.FailMode) ratelimit.Store { return nil }, nil)
+	return err
+}
+
+// build compiles cfg. It starts nothing and changes nothing, so a configuration
+// that fails leaves nothing behind.
+func build(cfg *config.Config, gw *Gateway, up map[string]*pooled, storeFor stores, previous *auth.Authenticator) (*snapshot, error) {
+	s := &snapshot{gw: gw, cfg: cfg, loaded: time.Now()}
+	if gw != nil {
+		s.edgeStore = gw.edgeStore
+	}
+	var err error
+	s.clientIP, err = clientip.New(clientip.Options{
+		Trusted: cfg.ClientIP.TrustedProxies, Header: cfg.ClientIP.Header, IPv6Prefix: cfg.ClientIP.IPv6Prefix,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("client_ip: %w", err)
+	}
+	if s.auth, err = makeAuth(cfg, previous); err != nil {
+		return nil, fmt.Errorf("auth: %w", err)
+	}
+	if f := cfg.Auth.FailureLimit; f != nil {
+		s.failures, err = ratelimit.NewPolicy(ratelimit.Policy{
+			Name: "failure-limit", Scope: "auth/failure-limit", Algorithm: ratelimit.FixedWindow,
+			Quota: f.Quota, Window: f.Window,
+		})
+		if err != nil {
+			return nil, fmt.Errorf("auth.failure_limit: %w", err)
+		}
+	}
+
+	named := map[string]*limit{}
+	for _, l := range cfg.Limits {
+		if named[l.Name], err = makeLimit(l, "limit/", nil); err != nil {
+			return nil, fmt.Errorf("limits.%s: %w", l.Name, err)
+		}
+	}
+	for _, l := range cfg.Edge {
+		// An edge limit counts on this instance alone; a route that names the
+		// same limit counts in the shared store, hence a key of its own.
+		e, err := makeLimit(l, "edge/", nil)
+		if err != nil {
+			return nil, fmt.Errorf("edge: %s: %w", l.Name, err)
+		}
+		s.edge = append(s.edge, e)
+	}
+	if err := s.plans.build(cfg); err != nil {
+		return nil, err
+	}
+	for _, c := range cfg.Routes {
+		rt := &route{
+			name: c.Name, methods: c.Methods, auth: c.Auth, cost: c.Cost,
+			store: storeFor(c.OnStoreFailure), upstreamName: c.Upstream, upstream: up[c.Upstream].upstream,
+		}
+		if s.auth != nil && c.Auth != config.AuthNone && !c.ForwardCredentials {
+			rt.forward.Strip = s.auth.Strip
+		}
+		for _, l := range c.Limits {
+			rt.limits = append(rt.limits, named[l.Name])
+		}
+		if err := s.routes.add(c.Host, c.Path, rt); err != nil {
+			return nil, fmt.Errorf("%s: routes: %s: path %s: %w", c.Pos, c.Name, c.Path, err)
+		}
+	}
+	return s, nil
+}
+
+// makeLimit compiles one limit. standIn is the plan's own local cap, if any.
+func makeLimit(l *config.Limit, scope string, standIn *ratelimit.Policy) (*limit, error) {
+	spec := ratelimit.Policy{
+		Name: l.Name, Scope: scope + l.Name,
+		Quota: l.Rate.Quota, Window: l.Rate.Window, LocalCap: standIn,
+	}
+	switch l.Algorithm {
+	case "token_bucket":
+		spec.Algorithm, spec.Burst = ratelimit.TokenBucket, l.Burst
+	case "fixed_window":
+		spec.Algorithm = ratelimit.FixedWindow
+	default:
+		return nil, fmt.Errorf("algorithm %q is not known", l.Algorithm)
+	}
+	if l.LocalCap != nil {
+		// The limit's own cap keeps its name and is counted as the limit is.
+		c, err := localCap(l.Name, spec.Scope, l.LocalCap)
+		if err != nil {
+			return nil, err
+		}
+		spec.LocalCap = c
+	}
+	p, err := ratelimit.NewPolicy(spec)
+	if err != nil {
+		return nil, err
+	}
+	byCaller := len(l.Per) == 1 && l.Per[0].Kind == config.PerUser
+	return &limit{policy: p, per: l.Per, byCaller: byCaller}, nil
+}
+
+// localCap is N/unit with a burst of N: what one instance grants by itself
+// while the shared store is away.
+func localCap(name, scope string, r *config.Rate) (*ratelimit.Policy, error) {
+	p, err := ratelimit.NewPolicy(ratelimit.Policy{
+		Name: name, Scope: scope, Algorithm: ratelimit.TokenBucket,
+		Quota: r.Quota, Window: r.Window, Burst: max(r.Quota, 1),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("local_cap: %w", err)
+	}
+	return p, nil
+}
+
+func (ps *plans) build(cfg *config.Config) error {
+	ps.byName = map[string]*plan{}
+	for _, c := range cfg.Plans {
+		p := &plan{name: c.Name}
+		var standIn *ratelimit.Policy
+		if c.LocalCap != nil {
+			var err error
+			if standIn, err = localCap("local-cap", "plan/local-cap", c.LocalCap); err != nil {
+				return fmt.Errorf("plans.%s: %w", c.Name, err)
+			}
+		}
+		for _, l := range c.Limits {
+			compiled, err := makeLimit(l, "plan/", standIn)
+			if err != nil {
+				return fmt.Errorf("plans.%s: %s: %w", c.Name, l.Name, err)
+			}
+			p.limits = append(p.limits, compiled)
+		}
+		ps.byName[c.Name] = p
+	}
+	ps.fallback, ps.anonymous = ps.byName[cfg.DefaultPlan], ps.byName[cfg.AnonymousPlan]
+	ps.byKey, ps.byUser, ps.byTenant = map[string]*plan{}, map[string]*plan{}, map[string]*plan{}
+	for _, o := range cfg.Overrides {
+		p := ps.byName[o.Plan]
+		switch {
+		case o.Key != "":
+			ps.byKey[o.Key] = p
+		case o.User != "":
+			ps.byUser[o.User] = p
+		case o.Tenant != "":
+			ps.byTenant[o.Tenant] = p
+		}
+	}
+	return nil
+}
+
+// makeAuth returns nil when nothing is configured; config refuses routes that
+// would need it.
+func makeAuth(cfg *config.Config, previous *auth.Authenticator) (*auth.Authenticator, error) {
+	if len(cfg.Auth.JWT) == 0 && cfg.Auth.APIKeys == nil {
+		return nil, nil
+	}
+	o := auth.Options{Previous: previous}
+	for _, c := range cfg.Auth.JWT {
+		i := auth.Issuer{
+			Issuer: c.Issuer, Audience: c.Audience, Algorithms: c.Algorithms, PublicKeys: c.PublicKeys,
+			Cookie: c.Cookie, Leeway: c.Leeway,
+			Claims: auth.Claims{User: c.Claims.User, Tenant: c.Claims.Tenant, Plan: c.Claims.Plan},
+		}
+		for _, secret := range c.Secrets {
+			i.Secrets = append(i.Secrets, secret)
+		}
+		o.Issuers = append(o.Issuers, i)
+	}
+	if c := cfg.Auth.APIKeys; c != nil {
+		o.APIKeys, o.KeyHeader = true, c.Header
+		for _, k := range c.Keys {
+			o.Keys = append(o.Keys, auth.Key{
+				ID: k.ID, SHA256: k.SHA256, User: k.User, Tenant: k.Tenant, Plan: k.Plan, Expires: k.Expires,
+			})
+		}
+	}
+	return auth.New(o)
+}
+
+// A pooled upstream lives as long as its configuration does not change, over
+// any number of reloads, so that connections and what is known of its targets
+// survive them.
+type pooled struct {
+	cfg      *config.Upstream
+	upstream *proxy.Upstream
+}
+
+// makeUpstreams returns the upstreams of cfg: those of old that have not
+// changed, and new ones.
+func makeUpstreams(cfg *config.Config, old map[string]*pooled, hooks proxy.Hooks) (map[string]*pooled, error) {
+	up := make(map[string]*pooled, len(cfg.Upstreams))
+	for _, c := range cfg.Upstreams {
+		if p := old[c.Name]; p != nil && sameUpstream(p.cfg, c) {
+			up[c.Name] = p
+			continue
+		}
+		u, err := proxy.New(proxy.Options{
+			Name: c.Name, Targets: c.Targets, Balance: c.Balance,
+			ConnectTimeout: c.ConnectTimeout, ResponseHeaderTimeout: c.ResponseHeaderTimeout, IdleTimeout: c.IdleTimeout,
+			Hooks: hooks,
+		})
+		if err != nil {
+			return nil, fmt.Errorf("upstreams.%s: %w", c.Name, err)
+		}
+		up[c.Name] = &pooled{cfg: c, upstream: u}
+	}
+	return up, nil
+}
+
+// sameUpstream compares all but where it stands in the file.
+func sameUpstream(a, b *config.Upstream) bool {
+	x, y := *a, *b
+	x.Pos, y.Pos = config.Pos{}, config.Pos{}
+	return reflect.DeepEqual(x, y)
+}
+
+// labels lists what cfg can put into metrics, so that every series stands at 0
+// from the start and none outlives its configuration.
+func labels(cfg *config.Config) telemetry.Labels {
+	l := telemetry.Labels{Sources: []string{string(ratelimit.SourceMemory)}}
+	if cfg.Store.Redis != nil {
+		l.Sources = []string{string(ratelimit.SourceRedis), string(ratelimit.SourceLocalCap), string(ratelimit.SourceMemory)}
+	}
+	modes := map[config.FailMode]bool{}
+	for _, rt := range cfg.Routes {
+		l.Routes = append(l.Routes, rt.Name)
+		if !modes[rt.OnStoreFailure] {
+			modes[rt.OnStoreFailure] = true
+			l.Modes = append(l.Modes, string(rt.OnStoreFailure))
+		}
+		for _, e := range cfg.Edge {
+			l.Limits = append(l.Limits, telemetry.Limit{Route: rt.Name, Limit: e.Name})
+		}
+		if rt.Cost == 0 {
+			continue
+		}
+		for _, p := range cfg.Plans {
+			if !reachable(cfg, rt, p) {
+				continue
+			}
+			for _, pl := range p.Limits {
+				l.Limits = append(l.Limits, telemetry.Limit{Route: rt.Name, Plan: p.Name, Limit: pl.Name})
+			}
+			if p.LocalCap != nil {
+				l.Limits = append(l.Limits, telemetry.Limit{Route: rt.Name, Plan: p.Name, Limit: "local-cap"})
+			}
+			for _, nl := range rt.Limits {
+				l.Limits = append(l.Limits, telemetry.Limit{Route: rt.Name, Plan: p.Name, Limit: nl.Name})
+			}
+		}
+		for _, nl := range rt.Limits {
+			l.Limits = append(l.Limits, telemetry.Limit{Route: rt.Name, Limit: nl.Name})
+		}
+	}
+	for _, e := range cfg.Edge {
+		l.Limits = append(l.Limits, telemetry.Limit{Route: telemetry.Unmatched, Limit: e.Name})
+	}
+	for _, u := range cfg.Upstreams {
+		for _, t := range u.Targets {
+			l.Targets = append(l.Targets, telemetry.Target{Upstream: u.Name, Target: t.Host})
+		}
+	}
+	return l
+}
+
+// reachable reports whether a caller on plan p can come to route rt.
+func reachable(cfg *config.Config, rt *config.Route, p *config.Plan) bool {
+	if rt.Auth == config.AuthNone {
+		return p.Name == cfg.AnonymousPlan
+	}
+	return rt.Auth == config.AuthOptional || p.Name != cfg.AnonymousPlan || p.Name == cfg.DefaultPlan
+}

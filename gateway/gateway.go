@@ -1,0 +1,177 @@
+// Package gateway is the gateway itself: it takes configurations and serves
+// requests under them.
+//
+// The order of a request stands in pipeline.go and nowhere else. build.go turns
+// a configuration into stages, reload.go replaces one by the next, run.go owns
+// the listeners. The stages are packages of their own that do not know each
+// other; what two of them have to agree on is decided here.
+//
+// It is not the place for anything a stage can do by itself: what a limit means
+// is in gateway/ratelimit, what happens without Redis in gateway/fallback, how
+// an upstream is asked in gateway/proxy.
+//
+// What it promises when things fail: a configuration with a mistake changes
+// nothing, the one in force stays; a request keeps the configuration it came
+// with; a panic is one request's 500; a shared store that is away costs a
+// request at most the store's timeout, and then nothing.
+//
+//	g, err := gateway.New(gateway.Options{Routes: "routes.yaml", Plans: "plans.yaml"})
+//	...
+//	err = g.Run(ctx, nil) // serves until ctx ends, then drains
+package gateway
+
+import (
+	"crypto/tls"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"bouncer/gateway/config"
+	"bouncer/gateway/ratelimit"
+	"bouncer/gateway/ratelimit/memory"
+	"bouncer/gateway/telemetry"
+	"bouncer/gateway/topk"
+)
+
+// Options says where the configuration is and where the log goes.
+type Options struct {
+	// Routes and Plans are the paths of the two files.
+	Routes, Plans string
+	// Version is what the admin listener calls this build.
+	Version string
+	// Log takes the JSON lines of the process and of every request; nil means
+	// os.Stdout.
+	Log io.Writer
+}
+
+// A Gateway serves requests under the configuration in force. It is made by
+// [New], started by [Gateway.Run], and safe for concurrent use.
+type Gateway struct {
+	options   Options
+	telemetry *telemetry.Telemetry
+	log       *slog.Logger
+	current   atomic.Pointer[snapshot]
+
+	// These outlive configurations: counts, and what is known of the store and
+	// the upstreams, must not start anew because a number was edited.
+	edgeStore   *memory.Store
+	topDenied   *topk.Sketch
+	certificate atomic.Pointer[tls.Certificate] // nil without listen.https
+
+	draining atomic.Bool
+	stopped  chan struct{} // closed when nothing is in flight any more
+	started  time.Time
+
+	untrusted rate.Sometimes // bounds the warning about a proxy nobody trusts
+
+	mu        sync.Mutex // protects the following fields: one reload at a time
+	upstreams map[string]*pooled
+	shared    *shared
+	watched   []config.File // the files of the last attempt, good or bad
+	lastError string        // of the last attempt to load; empty after a good one
+	failedAt  time.Time
+	closing   sync.WaitGroup // stores of older configurations being closed
+}
+
+// topDeniedKeys is how many partitions the list of the most denied ones tells
+// apart: any with more than a thousandth of all denials is in it.
+const topDeniedKeys = 1000
+
+// New loads the configuration and builds everything, and starts nothing. The
+// error holds every mistake, a line each.
+func New(o Options) (*Gateway, error) {
+	if o.Log == nil {
+		o.Log = os.Stdout
+	}
+	cfg, report := config.Load(config.Options{Routes: o.Routes, Plans: o.Plans})
+	if err := report.Err(); err != nil {
+		return nil, err
+	}
+	g := &Gateway{options: o, started: time.Now(), stopped: make(chan struct{}), upstreams: map[string]*pooled{}}
+	g.untrusted = rate.Sometimes{First: 1, Interval: time.Hour}
+	g.telemetry = telemetry.New(telemetry.Options{Out: o.Log, StoreErrorKinds: storeErrorKinds()})
+	g.log = g.telemetry.Logger()
+	var err error
+	if g.topDenied, err = topk.New(topDeniedKeys, 10*time.Minute); err != nil {
+		return nil, fmt.Errorf("make the list of denied keys: %w", err)
+	}
+	g.edgeStore, err = memory.New(memory.Options{
+		MaxKeys: cfg.Store.MemoryMaxKeys, Hooks: memory.Hooks{Overflow: g.telemetry.Overflow},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make the table of edge limits: %w", err)
+	}
+	if err := g.apply(cfg); err != nil {
+		return nil, err
+	}
+	g.telemetry.Loaded(cfg.Hash, time.Now())
+	g.watched = report.Files
+	for _, w := range report.Warnings() {
+		g.log.Warn("configuration", "at", w.Pos.String(), "path", w.Path, "warning", w.Message)
+	}
+	return g, nil
+}
+
+// deniedKey counts a denial for the list of the most denied partitions.
+func (g *Gateway) deniedKey(partition, limit string) {
+	g.topDenied.Add(limit+" "+partition, 1)
+}
+
+// warnUntrusted tells the operator that a peer sends forwarding fields and is
+// not believed: if it is a balancer, everyone behind it shares one bucket.
+func (g *Gateway) warnUntrusted(peer netip.Addr, header string) {
+	g.untrusted.Do(func() {
+		g.log.Warn("a peer that is not trusted sends the client-address field; if it is your own proxy, every caller behind it shares one bucket: add it to client_ip.trusted_proxies",
+			"peer", peer.String(), "field", header)
+	})
+}
+
+// maxRequestID bounds a request id taken from a trusted peer.
+const maxRequestID = 128
+
+// validRequestID returns the id a trusted peer sent, if it is one that can
+// stand in a log line and a header field as it is; else "".
+func validRequestID(values []string) string {
+	if len(values) != 1 || len(values[0]) > maxRequestID {
+		return ""
+	}
+	const others = "-_.:/+=@"
+	for _, c := range []byte(values[0]) {
+		if (c < '0' || c > '9') && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && strings.IndexByte(others, c) < 0 {
+			return ""
+		}
+	}
+	return values[0]
+}
+
+// newRequestID returns 128 random bits in hex. They tell requests apart and
+// guard nothing, so the fast generator will do.
+func newRequestID() string {
+	var b [16]byte
+	var text [32]byte
+	hi, lo := rand.Uint64(), rand.Uint64() //nolint:gosec // an id, not a secret
+	for i := range 8 {
+		b[i] = byte(hi >> (8 * i))
+		b[8+i] = byte(lo >> (8 * i))
+	}
+	hex.Encode(text[:], b[:])
+	return string(text[:])
+}
+
+// sourceOf is for the readiness page.
+func sourceOf(cfg *config.Config) string {
+	if cfg.Store.Redis == nil {
+		return string(ratelimit.SourceMemory)
+	}
+	return string(ratelimit.SourceRedis)
+}

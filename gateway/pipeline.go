@@ -1,0 +1,368 @@
+package gateway
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"bouncer/gateway/auth"
+	"bouncer/gateway/config"
+	"bouncer/gateway/httperr"
+	"bouncer/gateway/ratelimit"
+	"bouncer/gateway/scope"
+	"bouncer/gateway/telemetry"
+)
+
+// An exchange is one request and its answer on their way through the gateway.
+type exchange struct {
+	scope.Request
+	response response
+	deciding decisionContext // what the store is called with
+
+	route  *route // nil if none matched
+	plan   *plan  // nil if the caller has none
+	flight telemetry.Flight
+
+	// Room for the usual number of limits, so that a decision allocates nothing.
+	chargeRoom   [4]ratelimit.Charge
+	decisionRoom [4]ratelimit.Decision
+}
+
+// ServeHTTP hands the request to the configuration in force. The request keeps
+// it to its end, whatever is loaded meanwhile.
+func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	g.current.Load().serve(w, r)
+}
+
+// serve is one request, start to end: walk it through the stages, answer if one
+// of them refused it, and account for it whatever happened.
+func (s *snapshot) serve(w http.ResponseWriter, r *http.Request) {
+	x := s.begin(w, r)
+	defer func() { s.end(x, r, recover()) }()
+	if refused := s.walk(x, r); refused != nil {
+		s.answer(x, r, refused)
+	}
+}
+
+// walk is the order of a request. Cheap stages come first; a stage that
+// refuses ends the walk.
+func (s *snapshot) walk(x *exchange, r *http.Request) *httperr.Error {
+	s.findClient(x, r)                                 // whose address it is
+	noRoute := s.findRoute(x, r)                       // remembered: scanning is not free
+	if refused := s.chargeEdge(x, r); refused != nil { // per address, in memory → 429
+		return refused
+	}
+	if noRoute != nil { //                                     → 400, 404, 405
+		return noRoute
+	}
+	if refused := s.authenticate(x, r); refused != nil { //    → 401, 429
+		return refused
+	}
+	s.choosePlan(x)
+	if refused := s.chargeLimits(x, r); refused != nil { //    one store call → 429, 503
+		return refused
+	}
+	return x.route.upstream.Forward(&x.response, r, &x.Request, x.route.forward) // → 502, 504
+}
+
+func (s *snapshot) begin(w http.ResponseWriter, r *http.Request) *exchange {
+	x := &exchange{}
+	x.Arrived = time.Now()
+	x.deciding = decisionContext{Context: r.Context(), x: x}
+	x.response = response{ResponseWriter: w, fields: s.cfg.ClientHeaders}
+	return x
+}
+
+// findClient decides whose address it is and what the request is called. A
+// request id is taken from a trusted peer only: anyone else could make the logs
+// of two requests one.
+func (s *snapshot) findClient(x *exchange, r *http.Request) {
+	res := s.clientIP.Resolve(r)
+	x.Peer, x.PeerTrusted = res.Peer, res.PeerTrusted
+	x.ClientIP, x.IPBucket, x.Forwarded = res.Client, res.Bucket, res.Forwarded
+	if x.PeerTrusted {
+		x.ID = validRequestID(r.Header["X-Request-Id"])
+	}
+	if x.ID == "" {
+		x.ID = newRequestID()
+	}
+	x.response.id = x.ID
+	if res.Ignored {
+		s.gw.warnUntrusted(x.Peer, s.cfg.ClientIP.Header)
+	}
+}
+
+// findRoute sets the route, or returns the answer for a request that has none.
+func (s *snapshot) findRoute(x *exchange, r *http.Request) *httperr.Error {
+	x.Request.Route, x.Cost = telemetry.Unmatched, 1
+	rt, refused := s.routes.match(r)
+	if rt != nil {
+		x.route = rt
+		x.Request.Route, x.Cost = rt.name, rt.cost
+		x.Upstream = rt.upstreamName
+	}
+	x.flight = s.gw.telemetry.InFlight(x.Request.Route)
+	return refused
+}
+
+// chargeEdge turns crowds away before anything costs: no cryptography, no
+// network. The client learns of an edge limit only when it denies.
+func (s *snapshot) chargeEdge(x *exchange, r *http.Request) *httperr.Error {
+	if len(s.edge) == 0 || x.Cost == 0 {
+		return nil
+	}
+	cs := x.chargeRoom[:0]
+	for _, l := range s.edge {
+		p := partition(l.per, r, &x.Request)
+		cs = append(cs, ratelimit.Charge{Policy: l.policy, Partition: p, Caller: p, Cost: x.Cost})
+	}
+	ds, err := s.edgeStore.Take(r.Context(), cs, x.decisionRoom[:0])
+	if err != nil {
+		return storeFailed(err)
+	}
+	s.report(x, "", ds)
+	if ratelimit.Admitted(ds) {
+		return nil
+	}
+	denying := ds[:0]
+	for i, d := range ds {
+		if !d.Allowed {
+			s.gw.deniedKey(cs[i].Partition, d.Policy.Name)
+			denying = append(denying, d)
+		}
+	}
+	x.response.decisions = denying
+	return denied(x, denying)
+}
+
+// authenticate finds out who is calling. A credential that was verified before
+// is recognised first, at the price of a look-up. Any other is looked at only
+// while its address has failures left: otherwise every guess, good or bad, is
+// answered alike, so that guessing is slow, and callers behind the same address
+// that are already known keep working.
+func (s *snapshot) authenticate(x *exchange, r *http.Request) *httperr.Error {
+	if x.route.auth == config.AuthNone {
+		return nil
+	}
+	p, err := s.auth.Authenticate(r, auth.Check{OnlyKnown: true})
+	if errors.Is(err, auth.ErrNotKnown) {
+		if refused := s.failuresSpent(x, r, 0); refused != nil {
+			s.gw.telemetry.Auth("", "not_looked_at")
+			x.AuthError = err
+			return refused
+		}
+		p, err = s.auth.Authenticate(r, auth.Check{})
+	}
+	if err == nil {
+		x.AuthMethod, x.User, x.Tenant, x.KeyID, x.TokenPlan = string(p.Method), p.User, p.Tenant, p.KeyID, p.Plan
+		s.gw.telemetry.Auth(x.AuthMethod, "accepted")
+		return nil
+	}
+	x.AuthError = err
+	if errors.Is(err, auth.ErrNoCredentials) {
+		if x.route.auth == config.AuthOptional {
+			x.AuthError = nil
+			return nil
+		}
+		s.gw.telemetry.Auth("", "missing")
+		return s.unauthorized()
+	}
+	method := ""
+	if refused, ok := errors.AsType[*auth.RefusedError](err); ok {
+		method = string(refused.Method)
+	}
+	s.gw.telemetry.Auth(method, "refused")
+	if refused := s.failuresSpent(x, r, 1); refused != nil {
+		return refused
+	}
+	return s.unauthorized()
+}
+
+// unauthorized is the same answer whatever was wrong with a credential.
+func (s *snapshot) unauthorized() *httperr.Error {
+	return &httperr.Error{
+		Status: http.StatusUnauthorized, Reason: "unauthorized",
+		Detail: "This path needs valid credentials; the WWW-Authenticate field says of which kind.",
+		Header: http.Header{"Www-Authenticate": s.auth.Challenges()},
+	}
+}
+
+// failuresSpent charges cost to the address's budget of failed attempts (0 only
+// looks) and returns the answer if there is none left.
+func (s *snapshot) failuresSpent(x *exchange, r *http.Request, cost int64) *httperr.Error {
+	if s.failures == nil {
+		return nil
+	}
+	x.chargeRoom[0] = ratelimit.Charge{
+		Policy:    s.failures,
+		Partition: ratelimit.Partition(ratelimit.Part{Dimension: "ip", Value: x.IPBucket}),
+		Cost:      cost,
+	}
+	ds, err := s.edgeStore.Take(r.Context(), x.chargeRoom[:1], x.decisionRoom[:0])
+	if err != nil {
+		return storeFailed(err)
+	}
+	d := ds[0]
+	if d.Allowed && (cost > 0 || d.Remaining > 0) {
+		return nil
+	}
+	wait := d.RetryAfter
+	if d.Allowed {
+		wait = d.Reset // a look denies nothing; the budget is back then
+	}
+	return &httperr.Error{
+		Status: http.StatusTooManyRequests, Reason: "failure_limit",
+		Type:       httperr.TypeAbnormalUsage,
+		Detail:     "Too many failed attempts to authenticate came from this address. Wait, and check the credentials.",
+		RetryAfter: wait,
+	}
+}
+
+// choosePlan decides what the caller may use.
+func (s *snapshot) choosePlan(x *exchange) {
+	p, unknown := s.plans.choose(&x.Request)
+	if unknown {
+		s.gw.telemetry.UnknownPlan()
+	}
+	if p != nil {
+		x.plan, x.Plan = p, p.name
+	}
+}
+
+// chargeLimits asks the store, once, whether the caller may spend the route's
+// cost on the plan's limits and the route's own: all of them or none.
+func (s *snapshot) chargeLimits(x *exchange, r *http.Request) *httperr.Error {
+	if x.Cost == 0 {
+		return nil
+	}
+	cs := charges(x.chargeRoom[:0], r, &x.Request, x.plan, x.route)
+	if len(cs) == 0 {
+		return nil
+	}
+	ds, err := x.route.store.Take(&x.deciding, cs, x.decisionRoom[:0])
+	if err != nil {
+		x.StoreErr = err
+		return storeFailed(err)
+	}
+	s.report(x, x.Plan, ds)
+	x.response.decisions = ds
+	if ratelimit.Admitted(ds) {
+		return nil
+	}
+	for i, d := range ds {
+		if !d.Allowed {
+			s.gw.deniedKey(cs[i].Partition, d.Policy.Name)
+		}
+	}
+	return denied(x, ds)
+}
+
+// report tells metrics and the access log what was decided, and by whom.
+func (s *snapshot) report(x *exchange, plan string, ds []ratelimit.Decision) {
+	if len(ds) == 0 {
+		x.Source = string(ratelimit.SourceNone)
+		return
+	}
+	x.Source = string(ds[0].Source)
+	for i := range ds {
+		d := &ds[i]
+		if i > 0 && d.Policy == ds[i-1].Policy {
+			continue // several limits answered by one local cap are one verdict
+		}
+		s.gw.telemetry.Decided(x.Request.Route, plan, d.Policy.Name, string(d.Source), d.Allowed, d.Remaining, capacity(d.Policy))
+	}
+}
+
+// capacity is what a bucket of p can hold at most.
+func capacity(p *ratelimit.Policy) int64 {
+	if p.Algorithm == ratelimit.TokenBucket {
+		return p.Burst
+	}
+	return p.Quota
+}
+
+// denied is the answer to a request that a limit denied (RFC 6585 section 4).
+func denied(x *exchange, ds []ratelimit.Decision) *httperr.Error {
+	violated := ratelimit.Violated(ds)
+	x.DeniedBy = violated[0]
+	wait, _ := ratelimit.RetryAfter(ds)
+	e := &httperr.Error{
+		Status: http.StatusTooManyRequests, Reason: "quota_exceeded",
+		Type: httperr.TypeQuotaExceeded, Violated: violated, RetryAfter: wait,
+	}
+	if ds[0].Source == ratelimit.SourceLocalCap {
+		e.Type = httperr.TypeReducedCapacity
+	}
+	names := `"` + strings.Join(violated, `", "`) + `"`
+	if wait == ratelimit.Never {
+		e.Detail = fmt.Sprintf("This request costs %d, which is more than %s ever admits. Waiting does not help.", x.Cost, names)
+	} else {
+		e.Detail = fmt.Sprintf("The quota of %s is used up. Wait %d s before the next request.", names, httperr.Seconds(wait))
+	}
+	return e
+}
+
+// storeFailed is the answer when nobody could decide and the route is not to be
+// served without a decision.
+func storeFailed(err error) *httperr.Error {
+	e := &httperr.Error{
+		Status: http.StatusServiceUnavailable, Reason: "store_unavailable",
+		Type:       httperr.TypeReducedCapacity,
+		Detail:     "Limits cannot be checked at the moment, and this path is not served without them. Try again shortly.",
+		RetryAfter: time.Second, Err: err,
+	}
+	if away, ok := errors.AsType[*ratelimit.UnavailableError](err); ok {
+		e.RetryAfter = away.RetryAfter
+	}
+	return e
+}
+
+// answer sends what a stage refused with, in the gateway's own name.
+func (s *snapshot) answer(x *exchange, r *http.Request, e *httperr.Error) {
+	if e.Err != nil && e.Status >= 500 && e.Reason != "store_unavailable" && x.UpstreamErr == nil {
+		x.UpstreamErr = e.Err
+	}
+	if x.DeniedBy == "" {
+		x.DeniedBy = e.Reason
+	}
+	if e.Status == httperr.StatusClientClosedRequest {
+		x.Status = e.Status // nobody is there to read an answer
+		return
+	}
+	httperr.Write(&x.response, r, x.ID, e)
+}
+
+// end accounts for the request, also when a stage panicked. A panic is this
+// request's 500 and never the process'; http.ErrAbortHandler, which breaks off
+// a half-sent answer so that the client does not take it for a whole one, goes
+// on to the server.
+func (s *snapshot) end(x *exchange, r *http.Request, panicked any) {
+	if panicked != nil && panicked != http.ErrAbortHandler {
+		s.gw.log.Error("panic while serving a request; please report it",
+			"request_id", x.ID, "panic", fmt.Sprint(panicked), "stack", string(debug.Stack()))
+		if x.response.status == 0 {
+			s.answer(x, r, &httperr.Error{
+				Status: http.StatusInternalServerError, Reason: "panic", Close: true,
+				Detail: "The gateway failed on this request. The failure is logged under the request id.",
+			})
+			panicked = nil
+		} else {
+			panicked = http.ErrAbortHandler
+		}
+	}
+	if x.Status == 0 {
+		x.Status = x.response.status
+	}
+	if panicked != nil && r.Context().Err() != nil {
+		x.Status = httperr.StatusClientClosedRequest
+	}
+	x.Bytes = x.response.bytes
+	x.flight.Done()
+	s.gw.telemetry.Request(r, &x.Request)
+	if panicked != nil {
+		panic(panicked)
+	}
+}

@@ -1,0 +1,131 @@
+package gateway
+
+import (
+	"net/http"
+
+	"bouncer/gateway/config"
+	"bouncer/gateway/ratelimit"
+	"bouncer/gateway/scope"
+)
+
+// A limit is a policy and what it is counted per.
+type limit struct {
+	policy *ratelimit.Policy
+	per    []config.Dimension
+	// byCaller: per is [user], the common case, whose partition is the caller's.
+	byCaller bool
+}
+
+// A plan is one plan, compiled.
+type plan struct {
+	name   string
+	limits []*limit
+}
+
+// plans says which plan a caller has.
+type plans struct {
+	byName    map[string]*plan
+	fallback  *plan // default_plan; nil if none
+	anonymous *plan // anonymous_plan; nil if none
+
+	// overrides beat what the credential says: key over user over tenant.
+	byKey, byUser, byTenant map[string]*plan
+}
+
+// choose returns the plan of an authenticated caller, and whether the
+// credential named a plan that does not exist: the caller then has the default
+// plan, because neither no limit nor no service is what the mistake asked for.
+func (ps *plans) choose(s *scope.Request) (p *plan, unknown bool) {
+	if s.AuthMethod == "" {
+		return ps.anonymous, false
+	}
+	// No override is written for an empty name, so absent parts match nothing.
+	if p := ps.byKey[s.KeyID]; p != nil {
+		return p, false
+	}
+	if p := ps.byUser[s.User]; p != nil {
+		return p, false
+	}
+	if p := ps.byTenant[s.Tenant]; p != nil {
+		return p, false
+	}
+	if s.TokenPlan == "" {
+		return ps.fallback, false
+	}
+	if p := ps.byName[s.TokenPlan]; p != nil {
+		return p, false
+	}
+	return ps.fallback, true
+}
+
+// caller is the partition of whoever is asking: the user, else the address.
+func caller(s *scope.Request) string {
+	if s.User != "" {
+		return ratelimit.Partition(ratelimit.Part{Dimension: "user", Value: s.User})
+	}
+	return ratelimit.Partition(ratelimit.Part{Dimension: "ip", Value: s.IPBucket})
+}
+
+// charges appends what the request has to pay: its plan's limits in plan order,
+// then the limits its route names. Where a part of a partition is missing (no
+// tenant in the token, no key), the address stands in.
+func charges(dst []ratelimit.Charge, r *http.Request, s *scope.Request, p *plan, rt *route) []ratelimit.Charge {
+	if p == nil && len(rt.limits) == 0 {
+		return dst
+	}
+	who := caller(s)
+	add := func(ls []*limit) {
+		for _, l := range ls {
+			part := who
+			if !l.byCaller {
+				part = partition(l.per, r, s)
+			}
+			dst = append(dst, ratelimit.Charge{Policy: l.policy, Partition: part, Caller: who, Cost: rt.cost})
+		}
+	}
+	if p != nil {
+		add(p.limits)
+	}
+	add(rt.limits)
+	return dst
+}
+
+// partition names the bucket of one request under a limit counted per dims.
+func partition(dims []config.Dimension, r *http.Request, s *scope.Request) string {
+	var buf [4]ratelimit.Part
+	parts := buf[:0]
+	for _, d := range dims {
+		parts = append(parts, part(d, r, s))
+	}
+	return ratelimit.Partition(parts...)
+}
+
+func part(d config.Dimension, r *http.Request, s *scope.Request) ratelimit.Part {
+	value := ""
+	name := string(d.Kind)
+	switch d.Kind {
+	case config.PerGlobal:
+		return ratelimit.Part{Dimension: name}
+	case config.PerUser:
+		value = s.User
+	case config.PerAPIKey:
+		value = s.KeyID
+	case config.PerTenant:
+		value = s.Tenant
+	case config.PerRoute:
+		value = s.Route
+	case config.PerHeader:
+		// Several lines of one field have no one value; picking one would let
+		// the sender choose its bucket.
+		name = "header." + d.Header
+		if values := r.Header[d.Header]; len(values) == 1 {
+			value = values[0]
+		}
+	case config.PerIP:
+		value = s.IPBucket
+	}
+	if value == "" {
+		return ratelimit.Part{Dimension: "ip", Value: s.IPBucket}
+	}
+	return ratelimit.Part{Dimension: name, Value: value}
+}

@@ -1,0 +1,244 @@
+package gateway
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+
+	"bouncer/gateway/auth"
+	"bouncer/gateway/config"
+	"bouncer/gateway/proxy"
+)
+
+// Reload puts what the files say now into force, whole or not at all. The error
+// holds every mistake, a line each; the configuration in force is then the old
+// one. It is safe for concurrent use.
+func (g *Gateway) Reload(context.Context) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.reloadLocked()
+}
+
+func (g *Gateway) reloadLocked() error {
+	old := g.current.Load()
+	cfg, report := config.Load(config.Options{Routes: g.options.Routes, Plans: g.options.Plans})
+	g.watched = report.Files
+	err := report.Err()
+	if err == nil {
+		err = g.applyLocked(cfg)
+	}
+	now := time.Now()
+	if err != nil {
+		g.lastError, g.failedAt = err.Error(), now
+		g.telemetry.Reloaded(false, "", now)
+		g.log.Error("the new configuration is not used; the one in force stays",
+			"mistakes", strings.Split(err.Error(), "\n"), "in_force", old.cfg.Hash)
+		return err
+	}
+	g.lastError = ""
+	g.telemetry.Reloaded(true, cfg.Hash, now)
+	for _, w := range report.Warnings() {
+		g.log.Warn("configuration", "at", w.Pos.String(), "path", w.Path, "warning", w.Message)
+	}
+	g.log.Info("the new configuration is in force", "hash", cfg.Hash, "changes", config.Describe(old.cfg, cfg))
+	if fixed := config.NeedsRestart(old.cfg, cfg); len(fixed) > 0 {
+		g.log.Warn("some changes take effect at the next restart only", "settings", fixed)
+	}
+	return nil
+}
+
+func (g *Gateway) apply(cfg *config.Config) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.applyLocked(cfg)
+}
+
+// applyLocked builds everything cfg asks for, starts what is new, swaps, and
+// lets go of what is old, in this order: up to the swap nothing that serves is
+// touched, so that a failure leaves all as it was.
+func (g *Gateway) applyLocked(cfg *config.Config) error {
+	cert, err := loadCertificate(cfg.Listen.HTTPS)
+	if err != nil {
+		return err
+	}
+	var previous *auth.Authenticator
+	old := g.current.Load()
+	if old != nil {
+		previous = old.auth
+	}
+	up, err := makeUpstreams(cfg, g.upstreams, proxy.Hooks{Done: g.upstreamDone})
+	if err != nil {
+		return err
+	}
+	sh := g.shared
+	if sh == nil || !sh.same(cfg) {
+		if sh, err = g.makeShared(cfg); err != nil {
+			return err
+		}
+	}
+	s, err := build(cfg, g, up, sh.storeFor, previous)
+	if err != nil {
+		if sh != g.shared {
+			err = errors.Join(err, sh.close())
+		}
+		return err
+	}
+
+	g.telemetry.Configure(labels(cfg))
+	if old != nil && sh != g.shared {
+		sh.start()
+	}
+	if cert != nil {
+		g.certificate.Store(cert)
+		g.telemetry.Certificates(map[string]time.Time{cert.Leaf.Subject.CommonName: cert.Leaf.NotAfter})
+	}
+	g.current.Store(s)
+
+	for name, p := range g.upstreams {
+		if up[name] != p {
+			p.upstream.Close()
+		}
+	}
+	g.upstreams = up
+	if g.shared != nil && g.shared != sh {
+		g.retireLocked(g.shared)
+	}
+	g.shared = sh
+	return nil
+}
+
+// retireLocked closes a store that no new request will use, once those that
+// came under the older configuration must have had their decision.
+func (g *Gateway) retireLocked(sh *shared) {
+	if sh.cfg == nil {
+		return
+	}
+	g.closing.Go(func() {
+		select {
+		case <-time.After(sh.cfg.Timeout + time.Second):
+		case <-g.stopped:
+		}
+		if err := sh.close(); err != nil {
+			g.log.Warn("close the connections to the former limit store", "error", err)
+		}
+	})
+}
+
+func (g *Gateway) upstreamDone(upstream, target string, status int, _ time.Duration, err error) {
+	if errors.Is(err, proxy.ErrClient) {
+		err = nil // the upstream was not at fault
+	}
+	g.telemetry.UpstreamDone(upstream, target, status, err)
+}
+
+// loadCertificate reads the listener's certificate; nil without one.
+func loadCertificate(c *config.HTTPS) (*tls.Certificate, error) {
+	if c == nil {
+		return nil, nil
+	}
+	cert, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile)
+	if err != nil {
+		return nil, fmt.Errorf("listen.https: cert_file and key_file: %w", err)
+	}
+	return &cert, nil
+}
+
+// How soon a changed file is noticed.
+const (
+	// settle is how long to wait after an event for the rest of a save: editors
+	// write, rename and touch in several steps.
+	settle = 100 * time.Millisecond
+	// pollEvery is the net under the notifications, which some file systems do
+	// not send at all.
+	pollEvery = 2 * time.Second
+)
+
+// watch reloads when a file of the configuration changes, until ctx ends. It
+// watches directories, not files: an editor renames a new file into place, and
+// Kubernetes swaps a symlink beside it, and both leave a watch on the file
+// looking at the old one.
+func (g *Gateway) watch(ctx context.Context) {
+	watcher, err := fsnotify.NewWatcher()
+	if err != nil {
+		g.log.Warn("cannot be notified of changed files; they are looked at instead", "every", pollEvery.String(), "error", err)
+		watcher = &fsnotify.Watcher{} // its channels are nil and never ready
+	} else {
+		defer watcher.Close() //nolint:errcheck // nothing is lost with it
+	}
+	watched := map[string]bool{}
+	follow := func() {
+		if watcher.Events == nil {
+			return
+		}
+		for dir := range g.directories() {
+			if !watched[dir] && watcher.Add(dir) == nil {
+				watched[dir] = true
+			}
+		}
+	}
+	follow()
+	poll := time.NewTicker(pollEvery)
+	defer poll.Stop()
+	var settled <-chan time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-watcher.Events:
+			// The first event starts the wait and later ones do not lengthen it,
+			// so that a busy directory cannot put a reload off for ever.
+			if settled == nil {
+				settled = time.After(settle)
+			}
+			continue
+		case err := <-watcher.Errors:
+			g.log.Warn("watch the configuration", "error", err)
+		case <-settled:
+			settled = nil
+		case <-poll.C:
+		}
+		g.reloadIfChanged()
+		follow()
+	}
+}
+
+// reloadIfChanged reloads if the bytes of a file are not those of the last
+// attempt, good or bad.
+func (g *Gateway) reloadIfChanged() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if slices.ContainsFunc(g.watched, changed) {
+		_ = g.reloadLocked() // it has logged what is wrong
+	}
+}
+
+func changed(f config.File) bool {
+	var sum [sha256.Size]byte
+	if b, err := os.ReadFile(f.Path); err == nil {
+		sum = sha256.Sum256(b)
+	}
+	return sum != f.SHA256
+}
+
+// directories are those of all files, and of what they are symlinks to.
+func (g *Gateway) directories() map[string]bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	dirs := map[string]bool{}
+	for _, f := range g.watched {
+		dirs[filepath.Dir(f.Path)] = true
+		if real, err := filepath.EvalSymlinks(f.Path); err == nil {
+			dirs[filepath.Dir(real)] = true
+		}
+	}
+	return dirs
+}

@@ -1,0 +1,111 @@
+package gateway
+
+import (
+	"bufio"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"bouncer/gateway/config"
+	"bouncer/gateway/ratelimit"
+)
+
+// A response counts what is sent to the client and puts the limits' fields
+// beside whatever answer it is, the upstream's or our own, in the moment before
+// its head is sent. It adds no buffering: Unwrap gives http.ResponseController
+// the connection's own Flush, Hijack and deadlines.
+type response struct {
+	http.ResponseWriter
+	id        string
+	status    int // 0 until a final head was sent
+	bytes     int64
+	decisions []ratelimit.Decision // what the fields tell; empty: nothing
+	fields    config.ClientHeaders
+}
+
+// Unwrap is for http.ResponseController.
+func (w *response) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// WriteHeader sends the head. A 1xx answer is not the final one and passes.
+func (w *response) WriteHeader(status int) {
+	if w.status == 0 && status >= 200 {
+		w.status = status
+		w.finishHeader(status)
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// Write sends body bytes, after a head of 200 if none was sent.
+func (w *response) Write(b []byte) (int, error) {
+	if w.status == 0 {
+		w.WriteHeader(http.StatusOK)
+	}
+	n, err := w.ResponseWriter.Write(b)
+	w.bytes += int64(n)
+	return n, err
+}
+
+// Hijack hands the connection over after an upgrade (101). The head is written
+// by whoever hijacks, from Header, so the fields are put there now.
+func (w *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, brw, err := http.NewResponseController(w.ResponseWriter).Hijack()
+	if err == nil && w.status == 0 {
+		w.status = http.StatusSwitchingProtocols
+		w.finishHeader(w.status)
+	}
+	return conn, brw, err
+}
+
+// finishHeader adds what the gateway itself tells the client.
+func (w *response) finishHeader(status int) {
+	h := w.Header()
+	if h["X-Request-Id"] == nil {
+		h["X-Request-Id"] = []string{w.id}
+	}
+	if len(w.decisions) > 0 && !redirect(status) {
+		setLimitFields(h, w.decisions, w.fields)
+	}
+}
+
+func redirect(status int) bool {
+	switch status {
+	case http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther,
+		http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
+		return true
+	}
+	return false
+}
+
+// setLimitFields tells the client where it stands. The structured fields are
+// lists (RFC 9651): items an upstream already put there stay in front of ours,
+// in one field line. The legacy fields can hold one value only, so ours replace
+// the upstream's: the client asked us first.
+func setLimitFields(h http.Header, ds []ratelimit.Decision, f config.ClientHeaders) {
+	var buf [256]byte
+	if f.IETF != "off" {
+		setList(h, "Ratelimit-Policy", "RateLimit-Policy", ratelimit.AppendPolicyField(buf[:0], ds))
+		setList(h, "Ratelimit", "RateLimit", ratelimit.AppendLimitField(buf[:0], ds))
+	}
+	if f.Legacy {
+		if limit, remaining, reset, ok := ratelimit.Legacy(ds); ok {
+			for _, name := range [...]string{"X-Ratelimit-Limit", "X-Ratelimit-Remaining", "X-Ratelimit-Reset"} {
+				delete(h, name)
+			}
+			h["X-RateLimit-Limit"] = []string{strconv.FormatInt(limit, 10)}
+			h["X-RateLimit-Remaining"] = []string{strconv.FormatInt(remaining, 10)}
+			h["X-RateLimit-Reset"] = []string{strconv.FormatInt(reset, 10)}
+		}
+	}
+}
+
+// setList sets a list field under the spelling its specification uses, after
+// the members an upstream sent under the canonical one.
+func setList(h http.Header, canonical, spelling string, ours []byte) {
+	value := string(ours)
+	if theirs := h[canonical]; len(theirs) > 0 {
+		value = strings.Join(theirs, ", ") + ", " + value
+		delete(h, canonical)
+	}
+	h[spelling] = []string{value}
+}

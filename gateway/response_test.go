@@ -1,0 +1,140 @@
+package gateway
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"bouncer/gateway/config"
+	"bouncer/gateway/ratelimit"
+)
+
+func mustPolicy(t *testing.T, spec ratelimit.Policy) *ratelimit.Policy {
+	t.Helper()
+	p, err := ratelimit.NewPolicy(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func twoDecisions(t *testing.T) []ratelimit.Decision {
+	minute := mustPolicy(t, ratelimit.Policy{
+		Name: "per-minute", Scope: "plan/per-minute", Algorithm: ratelimit.TokenBucket,
+		Quota: 100, Window: time.Minute, Burst: 20,
+	})
+	day := mustPolicy(t, ratelimit.Policy{
+		Name: "per-day", Scope: "plan/per-day", Algorithm: ratelimit.FixedWindow,
+		Quota: 100, Window: 24 * time.Hour,
+	})
+	return []ratelimit.Decision{
+		{Policy: minute, Allowed: true, Remaining: 19, Reset: 600 * time.Millisecond},
+		{Policy: day, Allowed: true, Remaining: 81, Reset: 40210500 * time.Millisecond},
+	}
+}
+
+// answerWith sends one answer through a response and returns its head.
+func answerWith(ds []ratelimit.Decision, f config.ClientHeaders, status int, upstream http.Header) http.Header {
+	rec := httptest.NewRecorder()
+	w := &response{ResponseWriter: rec, id: "id-1", decisions: ds, fields: f}
+	for name, values := range upstream {
+		w.Header()[name] = values
+	}
+	w.WriteHeader(status)
+	return rec.Result().Header
+}
+
+func TestLimitFieldsStandBesideEveryAnswer(t *testing.T) {
+	on := config.ClientHeaders{IETF: "draft-11", Legacy: true}
+	want := map[string]string{
+		"RateLimit-Policy":      `"per-minute";q=100;w=60, "per-day";q=100;w=86400`,
+		"RateLimit":             `"per-minute";r=19;t=1, "per-day";r=81;t=40211`,
+		"X-RateLimit-Limit":     "100",
+		"X-RateLimit-Remaining": "19",
+		"X-RateLimit-Reset":     "1",
+	}
+	for _, status := range []int{200, 204, 304, 400, 404, 429, 500, 502} {
+		h := answerWith(twoDecisions(t), on, status, nil)
+		for name, value := range want {
+			if got := h[name]; len(got) != 1 || got[0] != value {
+				t.Errorf("%d: %s = %q, want %q", status, name, got, value)
+			}
+		}
+	}
+	for _, status := range []int{301, 302, 303, 307, 308} {
+		if h := answerWith(twoDecisions(t), on, status, nil); h["RateLimit"] != nil || h["X-RateLimit-Limit"] != nil {
+			t.Errorf("a redirect (%d) tells limits: %v", status, h)
+		}
+	}
+	if h := answerWith(nil, on, 200, nil); h["RateLimit"] != nil || h["X-RateLimit-Limit"] != nil {
+		t.Errorf("an answer without a decision tells limits: %v", h)
+	}
+}
+
+func TestLimitFieldsCanBeSwitchedOff(t *testing.T) {
+	h := answerWith(twoDecisions(t), config.ClientHeaders{IETF: "off", Legacy: true}, 200, nil)
+	if h["RateLimit"] != nil || h["RateLimit-Policy"] != nil || h["X-RateLimit-Limit"] == nil {
+		t.Errorf("ietf off: %v", h)
+	}
+	h = answerWith(twoDecisions(t), config.ClientHeaders{IETF: "draft-11"}, 200, nil)
+	if h["RateLimit"] == nil || h["X-RateLimit-Limit"] != nil {
+		t.Errorf("legacy off: %v", h)
+	}
+}
+
+// An upstream with limits of its own: one value under every legacy name, and
+// its structured items kept in front of ours.
+func TestTheUpstreamsOwnLimitFields(t *testing.T) {
+	h := answerWith(twoDecisions(t), config.ClientHeaders{IETF: "draft-11", Legacy: true}, 200, http.Header{
+		"X-Ratelimit-Limit":     {"7"},
+		"X-Ratelimit-Remaining": {"3"},
+		"X-Ratelimit-Reset":     {"9"},
+		"Ratelimit":             {`"inner";r=3;t=9`},
+		"Ratelimit-Policy":      {`"inner";q=7;w=60`, `"other";q=1;w=1`},
+		"Retry-After":           {"120"},
+	})
+	for name, want := range map[string]string{
+		"X-RateLimit-Limit": "100", "X-RateLimit-Remaining": "19", "X-RateLimit-Reset": "1",
+		"RateLimit":        `"inner";r=3;t=9, "per-minute";r=19;t=1, "per-day";r=81;t=40211`,
+		"RateLimit-Policy": `"inner";q=7;w=60, "other";q=1;w=1, "per-minute";q=100;w=60, "per-day";q=100;w=86400`,
+		"Retry-After":      "120",
+	} {
+		if got := h[name]; len(got) != 1 || got[0] != want {
+			t.Errorf("%s = %q, want %q", name, got, want)
+		}
+	}
+	for _, name := range []string{"X-Ratelimit-Limit", "X-Ratelimit-Remaining", "X-Ratelimit-Reset", "Ratelimit", "Ratelimit-Policy"} {
+		if h[name] != nil {
+			t.Errorf("the upstream's own %s is still there: %q", name, h[name])
+		}
+	}
+}
+
+func TestAResponseCountsWhatWasSent(t *testing.T) {
+	srv := httptest.NewServer(http.HandlerFunc(func(inner http.ResponseWriter, _ *http.Request) {
+		w := &response{ResponseWriter: inner, id: "id-1"}
+		w.WriteHeader(http.StatusEarlyHints)
+		if w.status != 0 {
+			t.Errorf("a 103 counts as the final status")
+		}
+		if _, err := w.Write([]byte("hello")); err != nil {
+			t.Error(err)
+		}
+		if err := http.NewResponseController(w).Flush(); err != nil {
+			t.Errorf("flush through the wrapper: %v", err)
+		}
+		if w.status != 200 || w.bytes != 5 {
+			t.Errorf("status %d, %d bytes", w.status, w.bytes)
+		}
+	}))
+	defer srv.Close()
+	res, err := srv.Client().Get(srv.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close() //nolint:errcheck // nothing is read
+	if res.StatusCode != 200 || res.Header.Get("X-Request-Id") != "id-1" {
+		t.Errorf("%d, %v", res.StatusCode, res.Header)
+	}
+}

@@ -1,0 +1,250 @@
+package gateway
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/go-chi/chi/v5"
+
+	"bouncer/gateway/config"
+	"bouncer/gateway/httperr"
+	"bouncer/gateway/proxy"
+	"bouncer/gateway/ratelimit"
+)
+
+// A route is one configured route, compiled: everything a request needs to
+// know after it was matched, so that nothing is looked up by name again.
+type route struct {
+	name         string
+	methods      []string // empty: all; GET includes HEAD
+	auth         config.AuthMode
+	cost         int64
+	limits       []*limit        // the named limits, after the plan's
+	store        ratelimit.Store // the store in the route's fail mode
+	upstreamName string
+	upstream     *proxy.Upstream
+	forward      proxy.Forward
+}
+
+// allows reports whether the route takes the method; GET includes HEAD
+// (RFC 9110 section 9.3.2).
+func (rt *route) allows(method string) bool {
+	if len(rt.methods) == 0 || slices.Contains(rt.methods, method) {
+		return true
+	}
+	return method == http.MethodHead && slices.Contains(rt.methods, http.MethodGet)
+}
+
+// A router finds the route of a request. The most specific path wins, by chi's
+// tree: static before parameter before wildcard, segment by segment, whatever
+// the order in the file; a route with the request's host beats one without.
+// The path is decided first and the method afterwards, so that a method the
+// right route refuses is a 405 and never falls through to a wider route with
+// other limits.
+type router struct {
+	hosts map[string]*pathTree
+	any   *pathTree
+}
+
+// A pathTree is chi's tree, used for paths only: chi knows a fixed set of
+// methods and would answer 405 for PROPFIND on a route that takes them all.
+type pathTree struct {
+	mux     *chi.Mux
+	pattern map[string][]*route
+}
+
+func newPathTree() *pathTree {
+	return &pathTree{mux: chi.NewMux(), pattern: map[string][]*route{}}
+}
+
+// add reports a pattern that chi refuses. chi panics on one, because its
+// patterns are usually written by programmers; ours come out of a file.
+func (t *pathTree) add(pattern string, rt *route) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("not a usable pattern: %v", p)
+		}
+	}()
+	if _, ok := t.pattern[pattern]; !ok {
+		t.mux.Get(pattern, func(http.ResponseWriter, *http.Request) {})
+	}
+	t.pattern[pattern] = append(t.pattern[pattern], rt)
+	return nil
+}
+
+var chiContexts = sync.Pool{New: func() any { return chi.NewRouteContext() }}
+
+// find returns the routes that share the most specific pattern for path.
+func (t *pathTree) find(path string) []*route {
+	if t == nil {
+		return nil
+	}
+	rctx, _ := chiContexts.Get().(*chi.Context)
+	rctx.Reset()
+	pattern := t.mux.Find(rctx, http.MethodGet, path)
+	chiContexts.Put(rctx)
+	return t.pattern[pattern]
+}
+
+func (rs *router) add(host, pattern string, rt *route) error {
+	if host == "" {
+		if rs.any == nil {
+			rs.any = newPathTree()
+		}
+		return rs.any.add(pattern, rt)
+	}
+	if rs.hosts == nil {
+		rs.hosts = map[string]*pathTree{}
+	}
+	if rs.hosts[host] == nil {
+		rs.hosts[host] = newPathTree()
+	}
+	return rs.hosts[host].add(pattern, rt)
+}
+
+// match returns the request's route, or the answer if there is none.
+func (rs *router) match(r *http.Request) (*route, *httperr.Error) {
+	path, ok := matchPath(r)
+	if !ok {
+		return nil, &httperr.Error{
+			Status: http.StatusBadRequest, Reason: "bad_path", Close: true,
+			Detail: "The path can be read in more than one way: it has a dot segment, a backslash or a control character. Send it in its plain form.",
+		}
+	}
+	var found []*route
+	if len(rs.hosts) > 0 {
+		found = rs.hosts[hostname(r.Host)].find(path)
+	}
+	if found == nil {
+		found = rs.any.find(path)
+	}
+	if found == nil {
+		return nil, &httperr.Error{
+			Status: http.StatusNotFound, Reason: "no_route",
+			Detail: "There is nothing here under this path.",
+		}
+	}
+	for _, rt := range found {
+		if rt.allows(r.Method) {
+			return rt, nil
+		}
+	}
+	return nil, &httperr.Error{
+		Status: http.StatusMethodNotAllowed, Reason: "method_not_allowed",
+		Detail: "This path does not take this method; the Allow field lists those it takes.",
+		Header: http.Header{"Allow": {allowed(found)}},
+	}
+}
+
+// allowed is the Allow field of a 405 (RFC 9110 section 10.2.1).
+func allowed(routes []*route) string {
+	var methods []string
+	for _, rt := range routes {
+		methods = append(methods, rt.methods...)
+		if slices.Contains(rt.methods, http.MethodGet) {
+			methods = append(methods, http.MethodHead)
+		}
+	}
+	slices.Sort(methods)
+	return strings.Join(slices.Compact(methods), ", ")
+}
+
+// hostname is the host of a Host field as routes are written: lower case,
+// without port and trailing dot.
+func hostname(host string) string {
+	if i := strings.LastIndexByte(host, ':'); i >= 0 && !strings.HasSuffix(host, "]") {
+		host = host[:i]
+	}
+	return strings.ToLower(strings.TrimSuffix(host, "."))
+}
+
+// matchPath is the path that routes are matched on: every percent-escape
+// decoded except that of a slash, which stays inside its segment, and empty
+// segments dropped. Deciding on the plain form means that no spelling of a
+// path gets round a stricter route: "/api//%65xport/1" is "/api/export/1".
+// What the upstream receives is the path as it came. A path that another
+// server could read differently (a dot segment however spelled, a backslash, a
+// control character) is not ok.
+func matchPath(r *http.Request) (path string, ok bool) {
+	path = r.URL.Path
+	if r.URL.RawPath != "" {
+		path = decodeExceptSlash(r.URL.RawPath)
+	}
+	if path == "" || path[0] != '/' {
+		return "", false
+	}
+	double := false
+	for i := 0; i < len(path); i++ {
+		switch c := path[i]; {
+		case c < 0x20, c == 0x7f, c == '\\':
+			return "", false
+		case c == '.' && startsSegment(path[:i]) && dotSegment(path[i:]):
+			return "", false
+		case c == '/' && i > 0 && path[i-1] == '/':
+			double = true
+		}
+	}
+	if double {
+		path = mergeSlashes(path)
+	}
+	return path, true
+}
+
+// startsSegment reports whether what follows before begins a segment, counting
+// an encoded slash as a slash because many servers do.
+func startsSegment(before string) bool {
+	return strings.HasSuffix(before, "/") || strings.HasSuffix(before, "%2F") || strings.HasSuffix(before, "%2f")
+}
+
+// dotSegment reports whether s begins with a whole segment "." or "..",
+// also when path parameters (";") or an encoded slash end it.
+func dotSegment(s string) bool {
+	s = strings.TrimPrefix(s[1:], ".")
+	return s == "" || s[0] == '/' || s[0] == ';' || strings.HasPrefix(s, "%2F") || strings.HasPrefix(s, "%2f")
+}
+
+func mergeSlashes(path string) string {
+	b := make([]byte, 0, len(path))
+	for i := 0; i < len(path); i++ {
+		if path[i] == '/' && i > 0 && path[i-1] == '/' {
+			continue
+		}
+		b = append(b, path[i])
+	}
+	return string(b)
+}
+
+// decodeExceptSlash decodes raw, which url.Parse has found well-formed.
+func decodeExceptSlash(raw string) string {
+	if !strings.Contains(raw, "%") {
+		return raw
+	}
+	b := make([]byte, 0, len(raw))
+	for i := 0; i < len(raw); i++ {
+		c := raw[i]
+		if c == '%' && i+2 < len(raw) {
+			d := unhex(raw[i+1])<<4 | unhex(raw[i+2])
+			if d != '/' {
+				b = append(b, d)
+				i += 2
+				continue
+			}
+		}
+		b = append(b, c)
+	}
+	return string(b)
+}
+
+func unhex(c byte) byte {
+	switch {
+	case '0' <= c && c <= '9':
+		return c - '0'
+	case 'a' <= c && c <= 'f':
+		return c - 'a' + 10
+	default:
+		return c - 'A' + 10
+	}
+}

@@ -1,0 +1,298 @@
+package gateway
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"bouncer/gateway/admin"
+	"bouncer/gateway/config"
+	"bouncer/gateway/topk"
+)
+
+// Bounds on what a connection may cost before there is a request.
+const (
+	readHeaderTimeout = 10 * time.Second
+	idleTimeout       = 2 * time.Minute
+	maxHeaderBytes    = 64 << 10
+)
+
+// A door is one listener and the server behind it.
+type door struct {
+	name     string
+	listener net.Listener
+	server   *http.Server
+}
+
+// Run listens and serves until ctx ends, then drains: it reports itself not
+// ready, lets go of idle connections, finishes what is in flight within
+// shutdown_timeout, and returns nil. A value on hup reloads at once. An error
+// means that it could not listen, or that a listener failed.
+func (g *Gateway) Run(ctx context.Context, hup <-chan os.Signal) error {
+	defer g.telemetry.Close() //nolint:errcheck // whoever reads the log has gone
+	s := g.current.Load()
+	public, private, err := g.listen(s.cfg)
+	if err != nil {
+		return err
+	}
+	g.shared.start()
+	g.announce(s.cfg, public, private)
+
+	failed := make(chan error, 3)
+	var serving sync.WaitGroup
+	for _, d := range append(public, private...) {
+		serving.Go(func() {
+			if err := d.server.Serve(d.listener); !errors.Is(err, http.ErrServerClosed) {
+				failed <- fmt.Errorf("serve %s on %s: %w", d.name, d.listener.Addr(), err)
+			}
+		})
+	}
+	watching, stopWatching := context.WithCancel(ctx)
+	var watchers sync.WaitGroup
+	watchers.Go(func() { g.watch(watching) })
+	watchers.Go(func() {
+		for {
+			select {
+			case <-watching.Done():
+				return
+			case <-hup:
+				_ = g.Reload(watching) // it has logged what is wrong
+			}
+		}
+	})
+
+	select {
+	case <-ctx.Done():
+	case err = <-failed:
+	}
+	stopWatching()
+	watchers.Wait()
+	g.drain(public)
+	for _, d := range private {
+		_ = d.server.Close()
+	}
+	serving.Wait()
+	close(g.stopped)
+	g.closing.Wait()
+	for _, p := range g.upstreams {
+		p.upstream.Close()
+	}
+	if cerr := g.shared.close(); cerr != nil {
+		g.log.Warn("close the connections to the limit store", "error", cerr)
+	}
+	g.log.Info("stopped")
+	return err
+}
+
+// listen opens every listener, or none.
+func (g *Gateway) listen(cfg *config.Config) (public, private []*door, err error) {
+	var open []*door
+	defer func() {
+		if err != nil {
+			for _, d := range open {
+				_ = d.listener.Close()
+			}
+		}
+	}()
+	add := func(name, setting, address string, h http.Handler) (*door, error) {
+		l, err := listenOn(address)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", setting, err)
+		}
+		d := &door{name: name, listener: l, server: g.server(h)}
+		open = append(open, d)
+		return d, nil
+	}
+	if cfg.Listen.HTTP != "" {
+		d, err := add("http", "listen.http", cfg.Listen.HTTP, g)
+		if err != nil {
+			return nil, nil, err
+		}
+		d.server.Protocols.SetUnencryptedHTTP2(true) // by prior knowledge only
+		public = append(public, d)
+	}
+	if h := cfg.Listen.HTTPS; h != nil {
+		d, err := add("https", "listen.https.address", h.Address, g)
+		if err != nil {
+			return nil, nil, err
+		}
+		d.server.Protocols.SetHTTP2(true)
+		d.listener = tls.NewListener(d.listener, &tls.Config{
+			MinVersion: tls.VersionTLS12,
+			NextProtos: []string{"h2", "http/1.1"},
+			GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+				return g.certificate.Load(), nil
+			},
+		})
+		public = append(public, d)
+	}
+	d, err := add("admin", "listen.admin", cfg.Listen.Admin, g.admin(cfg))
+	if err != nil {
+		return nil, nil, err
+	}
+	return public, []*door{d}, nil
+}
+
+func (g *Gateway) server(h http.Handler) *http.Server {
+	p := &http.Protocols{}
+	p.SetHTTP1(true)
+	return &http.Server{
+		Handler: h, Protocols: p,
+		ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
+		// OPTIONS * is about the server as a whole; ours has nothing to say.
+		DisableGeneralOptionsHandler: true,
+		ErrorLog:                     slog.NewLogLogger(g.log.Handler(), slog.LevelDebug),
+	}
+}
+
+// listenOn opens "host:port", ":port" or "unix:/path".
+func listenOn(address string) (net.Listener, error) {
+	network := "tcp"
+	if path, ok := strings.CutPrefix(address, "unix:"); ok {
+		network, address = "unix", path
+		removeStaleSocket(path)
+	}
+	l, err := net.Listen(network, address)
+	switch {
+	case err == nil:
+		return l, nil
+	case errors.Is(err, syscall.EADDRINUSE):
+		return nil, fmt.Errorf("listen on %s: the address is in use; stop whatever else listens there, or choose another address", address)
+	case errors.Is(err, syscall.EACCES):
+		return nil, fmt.Errorf("listen on %s: not permitted; ports below 1024 need CAP_NET_BIND_SERVICE, and a socket needs a directory that can be written", address)
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return nil, fmt.Errorf("listen on %s: this machine has no such address; use one of its own, or :PORT for all of them", address)
+	default:
+		return nil, fmt.Errorf("listen on %s: %w", address, err)
+	}
+}
+
+// removeStaleSocket removes what a process that was killed left behind: a
+// socket that nobody answers on. Anything else stays where it is.
+func removeStaleSocket(path string) {
+	info, err := os.Stat(path)
+	if err != nil || info.Mode()&os.ModeSocket == 0 {
+		return
+	}
+	if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
+		_ = c.Close()
+		return
+	}
+	_ = os.Remove(path)
+}
+
+// announce says what was started, in the log.
+func (g *Gateway) announce(cfg *config.Config, public, private []*door) {
+	for _, d := range append(public, private...) {
+		g.log.Info("listening", "for", d.name, "address", d.listener.Addr().String())
+	}
+	if cfg.Store.Redis == nil {
+		g.log.Warn("limits are counted in the memory of this process: a restart forgets them, and other instances do not share them; set store.redis for that")
+	}
+	g.log.Info("serving", "version", g.options.Version, "configuration", cfg.Summary(), "hash", cfg.Hash, "store", sourceOf(cfg))
+}
+
+// drain ends the public listeners in good order.
+func (g *Gateway) drain(public []*door) {
+	cfg := g.current.Load().cfg
+	g.draining.Store(true)
+	g.log.Info("shutting down", "drain_delay", cfg.DrainDelay.String(), "shutdown_timeout", cfg.ShutdownTimeout.String())
+	for _, d := range public {
+		// Balancers learn from readiness; clients that keep a connection learn
+		// from Connection: close on their next answer.
+		d.server.SetKeepAlivesEnabled(false)
+	}
+	if cfg.DrainDelay > 0 {
+		time.Sleep(cfg.DrainDelay)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), cfg.ShutdownTimeout)
+	defer cancel()
+	var ending sync.WaitGroup
+	for _, d := range public {
+		ending.Go(func() {
+			if err := d.server.Shutdown(ctx); err != nil {
+				g.log.Warn("requests were still in flight after shutdown_timeout and are cut", "listener", d.name)
+				_ = d.server.Close()
+			}
+		})
+	}
+	ending.Wait()
+}
+
+// admin is the handler of the second listener.
+func (g *Gateway) admin(cfg *config.Config) http.Handler {
+	return admin.New(admin.Options{
+		Metrics:   g.telemetry.Handler(),
+		Ready:     g.readiness,
+		Reload:    g.Reload,
+		Info:      g.status,
+		TopDenied: func(k int) []topk.Entry { return g.topDenied.Top(k) },
+		Token:     cfg.Admin.Token,
+		Loopback:  isLoopback(cfg.Listen.Admin),
+		Logger:    g.log,
+	})
+}
+
+// isLoopback reports whether only this machine can reach address.
+func isLoopback(address string) bool {
+	if strings.HasPrefix(address, "unix:") {
+		return true
+	}
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return false
+	}
+	ip := net.ParseIP(host)
+	return host == "localhost" || (ip != nil && ip.IsLoopback())
+}
+
+func (g *Gateway) readiness() admin.Readiness {
+	if g.draining.Load() {
+		return admin.Readiness{Reason: "shutting down"}
+	}
+	r := admin.Readiness{Ready: true}
+	if f := g.fallback(); f.Active {
+		r.Degraded = []admin.Degraded{{
+			Part: "store", Since: f.Since,
+			Effect: "limits are not shared; each route does what its on_store_failure says",
+		}}
+	}
+	return r
+}
+
+func (g *Gateway) fallback() admin.Fallback {
+	s := g.current.Load()
+	f := admin.Fallback{Store: sourceOf(s.cfg), Modes: labels(s.cfg).Modes}
+	g.mu.Lock()
+	sh := g.shared
+	g.mu.Unlock()
+	if sh.fallback != nil {
+		state := sh.fallback.State()
+		f.Active, f.Since = state.Open, state.Since
+	}
+	return f
+}
+
+func (g *Gateway) status() admin.Status {
+	s := g.current.Load()
+	st := admin.Status{
+		Version: g.options.Version, StartedAt: g.started,
+		ConfigHash: s.cfg.Hash, ConfigLoadedAt: s.loaded,
+		Fallback: g.fallback(), Instances: 1,
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.lastError != "" {
+		st.RejectedReload = &admin.RejectedReload{At: g.failedAt, Mistakes: strings.Split(g.lastError, "\n")}
+	}
+	return st
+}

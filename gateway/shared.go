@@ -1,0 +1,175 @@
+package gateway
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"os"
+	"reflect"
+	"time"
+
+	"bouncer/gateway/config"
+	"bouncer/gateway/fallback"
+	"bouncer/gateway/ratelimit"
+	"bouncer/gateway/ratelimit/memory"
+	"bouncer/gateway/ratelimit/redisstore"
+)
+
+// shared is where limits are counted: Redis with its stand-in, or this
+// process. It lives over reloads that do not change it.
+type shared struct {
+	cfg      *config.Redis      // nil: memory
+	memory   *memory.Store      // the store itself without Redis, the local cap's with it
+	redis    *redisstore.Store  // nil without Redis
+	fallback *fallback.Fallback // nil without Redis
+}
+
+// makeShared builds the store of cfg. It connects to nothing and starts nothing.
+func (g *Gateway) makeShared(cfg *config.Config) (*shared, error) {
+	sh := &shared{cfg: cfg.Store.Redis}
+	source := ratelimit.SourceMemory
+	if sh.cfg != nil {
+		source = ratelimit.SourceLocalCap
+	}
+	var err error
+	sh.memory, err = memory.New(memory.Options{
+		MaxKeys: cfg.Store.MemoryMaxKeys, Source: source, Hooks: memory.Hooks{Overflow: g.telemetry.Overflow},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("store.memory: %w", err)
+	}
+	if sh.cfg == nil {
+		return sh, nil
+	}
+	tlsConfig, err := clientTLS(sh.cfg.TLS)
+	if err != nil {
+		return nil, fmt.Errorf("store.redis.tls: %w", err)
+	}
+	client, err := redisstore.NewClient(redisstore.ClientOptions{
+		Network: sh.cfg.Network, Address: sh.cfg.Address, DB: sh.cfg.DB,
+		Username: sh.cfg.Username, Password: string(sh.cfg.Password), PasswordFile: sh.cfg.PasswordFile,
+		TLS: tlsConfig, Timeout: sh.cfg.Timeout,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("store.redis: %w", err)
+	}
+	sh.redis, err = redisstore.New(client, redisstore.Options{KeyPrefix: sh.cfg.KeyPrefix, Timeout: sh.cfg.Timeout})
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("store.redis: %w", err), client.Close())
+	}
+	timed := timedStore{store: sh.redis, took: g.telemetry.StoreTook}
+	sh.fallback, err = fallback.New(timed, sh.memory, fallback.Options{
+		Probe: sh.redis.Probe,
+		// A probe is given what a decision is given: a store that is too slow
+		// for decisions is not back.
+		ProbeTimeout: sh.cfg.Timeout,
+		Kind:         redisstore.Kind,
+		Hooks: fallback.Hooks{
+			StoreFailed:  func(kind string, _ error) { g.telemetry.StoreFailed(kind) },
+			StateChanged: g.storeStateChanged,
+			Degraded:     degraded,
+		},
+	})
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("store.redis: %w", err), sh.redis.Close())
+	}
+	return sh, nil
+}
+
+// storeErrorKinds are all the labels gateway_store_errors_total can have.
+func storeErrorKinds() []string { return redisstore.Kinds() }
+
+// storeFor gives the store in the fail mode of a route. Memory never fails.
+func (sh *shared) storeFor(m config.FailMode) ratelimit.Store {
+	if sh.fallback == nil {
+		return sh.memory
+	}
+	return sh.fallback.Store(fallback.Mode(m))
+}
+
+// start finds out, before the first request, whether the store is there.
+func (sh *shared) start() {
+	if sh.fallback != nil {
+		sh.fallback.Start()
+	}
+}
+
+func (sh *shared) close() error {
+	if sh.fallback == nil {
+		return nil
+	}
+	sh.fallback.Close()
+	return sh.redis.Close()
+}
+
+// same reports whether a configuration wants just this store.
+func (sh *shared) same(cfg *config.Config) bool {
+	return reflect.DeepEqual(sh.cfg, cfg.Store.Redis)
+}
+
+// storeStateChanged says, once each time, that requests are decided without the
+// shared store, and that they are no longer.
+func (g *Gateway) storeStateChanged(open bool, err error, lasted time.Duration) {
+	g.telemetry.FallbackActive(open)
+	if open {
+		g.log.Error("the limit store is away; each route now does what its on_store_failure says, until the store answers again",
+			"kind", redisstore.Kind(err), "error", err)
+		return
+	}
+	g.log.Warn("the limit store is back; limits are shared again", "was_away", lasted.Round(time.Millisecond).String())
+}
+
+// A decisionContext lets the fallback tell the very request it is about to
+// decide without the shared store, so that the request's log line can say why.
+type decisionContext struct {
+	context.Context
+	x *exchange
+}
+
+func degraded(ctx context.Context, _ fallback.Mode, err error) {
+	if d, ok := ctx.(*decisionContext); ok {
+		d.x.StoreErr = err
+	}
+}
+
+// A timedStore observes how long each decision of the shared store takes.
+type timedStore struct {
+	store ratelimit.Store
+	took  func(time.Duration)
+}
+
+// Take implements ratelimit.Store.
+func (t timedStore) Take(ctx context.Context, charges []ratelimit.Charge, dst []ratelimit.Decision) ([]ratelimit.Decision, error) {
+	began := time.Now()
+	ds, err := t.store.Take(ctx, charges, dst)
+	t.took(time.Since(began))
+	return ds, err
+}
+
+// clientTLS reads the files of the client side of a TLS connection; nil for nil.
+func clientTLS(c *config.TLS) (*tls.Config, error) {
+	if c == nil {
+		return nil, nil
+	}
+	t := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: c.ServerName}
+	if c.CAFile != "" {
+		pem, err := os.ReadFile(c.CAFile)
+		if err != nil {
+			return nil, fmt.Errorf("ca_file: %w", err)
+		}
+		t.RootCAs = x509.NewCertPool()
+		if !t.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("ca_file %s holds no certificate in PEM", c.CAFile)
+		}
+	}
+	if c.CertFile != "" {
+		cert, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile)
+		if err != nil {
+			return nil, fmt.Errorf("cert_file and key_file: %w", err)
+		}
+		t.Certificates = []tls.Certificate{cert}
+	}
+	return t, nil
+}
