@@ -1,0 +1,113 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"bouncer/gateway"
+	"bouncer/gateway/config"
+)
+
+const aboutCheck = `
+gateway check reads the whole configuration and reports every mistake at once,
+as file:line:column: path: what is wrong; what is wanted. It starts nothing.
+
+Examples:
+
+    gateway check
+    gateway check -strict            warnings are errors too (for CI)
+    gateway check -print             the configuration in force, defaults filled in, secrets masked
+    gateway check -json              one object, for scripts`
+
+// finding is one problem as -json prints it.
+type finding struct {
+	File     string `json:"file"`
+	Line     int    `json:"line"`
+	Column   int    `json:"column"`
+	Severity string `json:"severity"` // error or warning
+	Path     string `json:"path"`
+	Message  string `json:"message"`
+}
+
+func (c *command) check(args []string) int {
+	fs := c.flags("check", aboutCheck)
+	strict := fs.Bool("strict", false, "exit 1 on warnings too")
+	printIt := fs.Bool("print", false, "print the effective configuration, secrets masked")
+	asJSON := fs.Bool("json", false, "print the findings as JSON")
+	positional, code, done := c.parse(fs, args)
+	if done {
+		return code
+	}
+	if !c.noArguments(fs, positional) {
+		return exitUsage
+	}
+	cfg, report := config.Load(config.Options{Routes: c.routes, Plans: c.plans})
+	errs, warnings := report.Errors(), report.Warnings()
+	var buildErr error
+	if cfg != nil {
+		buildErr = gateway.Check(cfg)
+	}
+	failed := cfg == nil || buildErr != nil || (*strict && len(warnings) > 0)
+
+	if *asJSON {
+		out := struct {
+			OK       bool      `json:"ok"`
+			Summary  string    `json:"summary,omitempty"`
+			Findings []finding `json:"findings"`
+		}{OK: !failed, Findings: []finding{}}
+		if cfg != nil {
+			out.Summary = cfg.Summary()
+		}
+		for _, p := range report.Problems {
+			severity := "error"
+			if p.Warning && !*strict {
+				severity = "warning"
+			}
+			out.Findings = append(out.Findings, finding{p.File, p.Line, p.Column, severity, p.Path, p.Message})
+		}
+		if buildErr != nil {
+			out.Findings = append(out.Findings, finding{Severity: "error", Message: buildErr.Error()})
+		}
+		enc := json.NewEncoder(c.stdout)
+		enc.SetEscapeHTML(false)
+		enc.SetIndent("", "  ")
+		if err := enc.Encode(out); err != nil {
+			fmt.Fprintln(c.stderr, "gateway check: write the findings:", err)
+			return exitFindings
+		}
+		return exitCode(failed)
+	}
+
+	for _, p := range report.Problems {
+		fmt.Fprintln(c.stdout, p.String())
+	}
+	if buildErr != nil {
+		fmt.Fprintln(c.stdout, buildErr)
+		errs = append(errs, config.Problem{})
+	}
+	switch {
+	case len(errs) > 0:
+		fmt.Fprintln(c.stdout, plural(len(errs), "mistake"))
+	case failed:
+		fmt.Fprintf(c.stdout, "%s, and -strict makes them mistakes\n", plural(len(warnings), "warning"))
+	case *printIt:
+		_, _ = c.stdout.Write(config.Print(cfg))
+	default:
+		fmt.Fprintln(c.stdout, "ok:", cfg.Summary())
+	}
+	return exitCode(failed)
+}
+
+func exitCode(failed bool) int {
+	if failed {
+		return exitFindings
+	}
+	return exitOK
+}
+
+func plural(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}

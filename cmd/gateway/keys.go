@@ -1,0 +1,195 @@
+package main
+
+import (
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io/fs"
+	"os"
+	"text/tabwriter"
+	"time"
+
+	"bouncer/gateway/auth"
+	"bouncer/gateway/config"
+)
+
+const aboutKeys = `
+gateway keys makes, lists and revokes API keys. The file holds SHA-256 digests,
+never keys: a key is printed once, when it is made, and cannot be read back. A
+running gateway follows the file within a second.
+
+    gateway keys new    -user U [-tenant T] [-plan P] [-expires 2027-06-30] [-id ID]
+    gateway keys list   [-json]
+    gateway keys revoke ID
+
+Without -file, the file is auth.api_keys.file of routes.yaml.
+
+Examples:
+
+    gateway keys new -file keys.yaml -user priya123 -plan free
+    KEY=$(gateway keys new -user priya123 -expires 2027-06-30)
+    gateway keys revoke k-7f3a`
+
+func (c *command) keys(args []string) int {
+	set := c.flags("keys", aboutKeys)
+	file := set.String("file", "", "the key `file`; default: auth.api_keys.file of routes.yaml")
+	var k config.Key
+	set.StringVar(&k.User, "user", "", "new: the `user` the key stands for; default: key:<id>")
+	set.StringVar(&k.Tenant, "tenant", "", "new: the user's `tenant`")
+	set.StringVar(&k.Plan, "plan", "", "new: the `plan` of plans.yaml; default: default_plan")
+	set.StringVar(&k.ID, "id", "", "new: the public `id`; default: one is made")
+	expires := set.String("expires", "", "new: the last `day` the key works (2027-06-30, UTC), or an RFC 3339 time")
+	asJSON := set.Bool("json", false, "list: print JSON")
+	positional, code, done := c.parse(set, args)
+	if done {
+		return code
+	}
+	if len(positional) == 0 {
+		fmt.Fprintln(c.stderr, "gateway keys: say what to do: new, list or revoke (gateway keys -h explains them)")
+		return exitUsage
+	}
+	path := *file
+	if path == "" {
+		var err error
+		if path, err = config.KeysFile(c.routes); err != nil {
+			fmt.Fprintf(c.stderr, "gateway keys: %v; name the key file with -file\n", err)
+			return exitFindings
+		}
+	}
+	switch verb, rest := positional[0], positional[1:]; {
+	case verb == "new" && len(rest) == 0:
+		return c.keysNew(set, path, k, *expires)
+	case verb == "list" && len(rest) == 0:
+		return c.keysList(path, *asJSON)
+	case verb == "revoke" && len(rest) == 1:
+		return c.keysRevoke(path, rest[0])
+	case verb == "revoke":
+		fmt.Fprintln(c.stderr, "gateway keys revoke: name one key by its id; gateway keys list shows them")
+	default:
+		fmt.Fprintf(c.stderr, "gateway keys: %q is not understood; wanted new, list or revoke ID\n", positional)
+	}
+	return exitUsage
+}
+
+func (c *command) keysNew(set *flag.FlagSet, path string, k config.Key, expires string) int {
+	if expires != "" {
+		at, err := config.ParseExpiry(expires)
+		if err == nil && !at.After(time.Now()) {
+			err = errors.New("it is in the past")
+		}
+		if err != nil {
+			fmt.Fprintf(c.stderr, "gateway keys new: -expires %s: %v; wanted a day such as 2027-06-30, or an RFC 3339 time\n", expires, err)
+			return exitUsage
+		}
+		k.Expires = at
+	}
+	if err := c.knownPlan(set, k.Plan); err != nil {
+		fmt.Fprintln(c.stderr, "gateway keys new:", err)
+		return exitFindings
+	}
+	key, id, digest, err := auth.NewKey(rand.Reader)
+	if err != nil {
+		fmt.Fprintln(c.stderr, "gateway keys new: read random bytes:", err)
+		return exitFindings
+	}
+	if k.ID == "" {
+		k.ID = id
+	}
+	k.SHA256 = digest
+	if err := config.AddKey(path, k); err != nil {
+		fmt.Fprintln(c.stderr, "gateway keys new:", err)
+		return exitFindings
+	}
+	fmt.Fprintln(c.stdout, key)
+	fmt.Fprintf(c.stderr, "key %s is in %s; it is shown this once, only its digest is kept\n", k.ID, path)
+	return exitOK
+}
+
+// knownPlan refuses a plan that plans.yaml does not have, because the gateway
+// would refuse the whole key file for it. Without a plans file there is
+// nothing to hold the name against.
+func (c *command) knownPlan(set *flag.FlagSet, plan string) error {
+	if plan == "" {
+		return nil
+	}
+	err := config.KnownPlan(c.plans, plan)
+	if errors.Is(err, fs.ErrNotExist) {
+		named := false
+		set.Visit(func(f *flag.Flag) { named = named || f.Name == "plans" })
+		if !named {
+			return nil
+		}
+	}
+	return err
+}
+
+func (c *command) keysList(path string, asJSON bool) int {
+	keys, report := config.ReadKeys(path)
+	if err := report.Err(); err != nil {
+		fmt.Fprintln(c.stderr, err)
+		return exitFindings
+	}
+	type row struct {
+		ID      string `json:"id"`
+		User    string `json:"user"`
+		Tenant  string `json:"tenant,omitempty"`
+		Plan    string `json:"plan,omitempty"`
+		Expires string `json:"expires,omitempty"`
+		Expired bool   `json:"expired"`
+	}
+	rows := make([]row, 0, len(keys))
+	for _, k := range keys {
+		r := row{ID: k.ID, User: k.User, Tenant: k.Tenant, Plan: k.Plan}
+		if r.User == "" {
+			r.User = "key:" + k.ID
+		}
+		if !k.Expires.IsZero() {
+			r.Expires = k.Expires.UTC().Format(time.RFC3339)
+			r.Expired = !k.Expires.After(time.Now())
+		}
+		rows = append(rows, r)
+	}
+	if asJSON {
+		enc := json.NewEncoder(c.stdout)
+		enc.SetEscapeHTML(false)
+		enc.SetIndent("", "  ")
+		if err := enc.Encode(rows); err != nil {
+			fmt.Fprintln(c.stderr, "gateway keys list: write the list:", err)
+			return exitFindings
+		}
+		return exitOK
+	}
+	if len(rows) == 0 {
+		fmt.Fprintf(c.stderr, "%s holds no keys; gateway keys new makes one\n", path)
+		return exitOK
+	}
+	tw := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tw, "ID\tUSER\tTENANT\tPLAN\tEXPIRES")
+	for _, r := range rows {
+		when := r.Expires
+		if r.Expired {
+			when += " (expired)"
+		}
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\n", r.ID, r.User, r.Tenant, r.Plan, when)
+	}
+	if err := tw.Flush(); err != nil {
+		fmt.Fprintln(c.stderr, "gateway keys list: write the list:", err)
+		return exitFindings
+	}
+	return exitOK
+}
+
+func (c *command) keysRevoke(path, id string) int {
+	if _, err := os.Stat(path); err != nil {
+		fmt.Fprintln(c.stderr, "gateway keys revoke:", err)
+		return exitFindings
+	}
+	if err := config.RevokeKey(path, id); err != nil {
+		fmt.Fprintln(c.stderr, "gateway keys revoke:", err)
+		return exitFindings
+	}
+	fmt.Fprintf(c.stderr, "key %s is revoked; a running gateway refuses it within a second\n", id)
+	return exitOK
+}
