@@ -278,7 +278,6 @@ var onlyTables = []string{
 	"reads and writes in two steps",              // they ask one at a time
 	"a key without the window",                   // and no two limits of theirs
 	"a key without the limit's name",             // differ in one thing only
-	"keeps the debt when the plan is lowered",    // needs a rare pair of plans
 	"ends a window on a clock that stepped back", // needs two steps back in one window
 }
 

@@ -87,6 +87,11 @@ func tables() []check {
 		b.want("priya123", free, 1, no(0, second, second)) // 10 owed, not 90
 		b.clock.Advance(second)
 		b.want("priya123", free, 1, yes(0, second))
+		// The same where only the burst is lowered.
+		wide := bucket(b.t, "per-minute", 60, minute, 100)
+		b.want("acme", wide, 90, yes(10, second))
+		b.clock.Advance(second)
+		b.want("acme", free, 1, yes(0, second))
 	})
 	add("TokenBucket/APartOfAUnitIsRoundedAgainstTheCaller", func(b *bench) {
 		// 1.4 units are spent in the first plan. The second counts in whole units
