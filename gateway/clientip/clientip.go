@@ -273,7 +273,8 @@ func (r *Resolver) bucket(a netip.Addr) string {
 	if err != nil {
 		panic("bug: " + err.Error()) // New has checked the number of bits
 	}
-	return p.String()
+	var room [len("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff/128")]byte
+	return string(p.AppendTo(room[:0])) // one allocation; String makes two
 }
 
 // join writes a chain, which was collected from the right, from left to right.

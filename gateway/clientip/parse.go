@@ -86,8 +86,7 @@ func isPort(s string) bool {
 // read from the left, an opening quote sent by the client would swallow the
 // element that our own proxy appended. From the right, a proxy's element is
 // understood whatever precedes it. That is exact: inside a quoted string every
-// quote has an odd number of backslashes before it, and the one that opens it
-// has none.
+// quote follows its backslash, and the one that opens it follows "=".
 //
 // ok is false if a quoted string does not begin.
 func lastElement(s string) (start int, ok bool) {
@@ -107,20 +106,11 @@ func lastElement(s string) (start int, ok bool) {
 // openingQuote tells where the quoted string that ends at s[end] begins, or -1.
 func openingQuote(s string, end int) int {
 	for i := end - 1; i >= 0; i-- {
-		if s[i] == '"' && !escaped(s, i) {
+		if s[i] == '"' && (i == 0 || s[i-1] != '\\') {
 			return i
 		}
 	}
 	return -1
-}
-
-// escaped reports whether an odd number of backslashes precedes s[i].
-func escaped(s string, i int) bool {
-	n := 0
-	for i--; i >= 0 && s[i] == '\\'; i-- {
-		n++
-	}
-	return n%2 == 1
 }
 
 // parseElement reads the address in one element of a Forwarded field (RFC 7239
