@@ -416,12 +416,12 @@ func TestStragglersDoNotCount(t *testing.T) {
 
 		var wg sync.WaitGroup
 		slow := func(d time.Duration, err error) {
-			primary.set(func(_ context.Context, cs []ratelimit.Charge, dst []ratelimit.Decision) ([]ratelimit.Decision, error) {
+			primary.set(func(ctx context.Context, cs []ratelimit.Charge, dst []ratelimit.Decision) ([]ratelimit.Decision, error) {
 				time.Sleep(d)
 				if err != nil {
 					return dst[:0], err
 				}
-				return up(nil, cs, dst)
+				return up(ctx, cs, dst)
 			})
 			wg.Go(func() { _, _ = s.Take(context.Background(), cs, nil) })
 			synctest.Wait()
@@ -489,7 +489,7 @@ func TestFlappingStore(t *testing.T) {
 			})
 		}
 		behaviours := []takeFunc{up, down, frozen}
-		for i := range 300 {
+		for i := range 100 {
 			primary.set(behaviours[i%3])
 			time.Sleep(rand.N(2 * time.Second))
 		}
@@ -507,7 +507,7 @@ func TestFlappingStore(t *testing.T) {
 				t.Fatalf("change %d: open = %v, want them in turn", i, c.open)
 			}
 		}
-		if n := len(changes); n < 50 || n%2 != 0 {
+		if n := len(changes); n < 20 || n%2 != 0 {
 			t.Errorf("%d changes, want many, and as many closings as openings", n)
 		}
 	})
@@ -580,13 +580,13 @@ func TestCloseEndsAProbeOfAnOpenBreaker(t *testing.T) {
 func TestNewRefuses(t *testing.T) {
 	primary, local := newRemote(up), newStand()
 	for want, o := range map[string]fallback.Options{
-		"no Probe":            {},
-		"ProbeInterval":       {Probe: primary.Probe, ProbeInterval: time.Millisecond},
-		"ProbeTimeout":        {Probe: primary.Probe, ProbeTimeout: -1},
-		"ConsecutiveFailures": {Probe: primary.Probe, ConsecutiveFailures: -1},
-		"FailureRatio":        {Probe: primary.Probe, FailureRatio: 1.5},
-		"MinRequests":         {Probe: primary.Probe, MinRequests: -3},
-		"Window":              {Probe: primary.Probe, Window: time.Millisecond},
+		"no probe":             {},
+		"probe interval":       {Probe: primary.Probe, ProbeInterval: time.Millisecond},
+		"probe timeout":        {Probe: primary.Probe, ProbeTimeout: -1},
+		"consecutive failures": {Probe: primary.Probe, ConsecutiveFailures: -1},
+		"failure ratio":        {Probe: primary.Probe, FailureRatio: 1.5},
+		"min requests":         {Probe: primary.Probe, MinRequests: -3},
+		"window":               {Probe: primary.Probe, Window: time.Millisecond},
 	} {
 		if _, err := fallback.New(primary, local, o); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("New(%+v) = %v, want an error about %s", o, err, want)

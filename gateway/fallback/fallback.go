@@ -163,7 +163,7 @@ func New(primary, local ratelimit.Store, o Options) (*Fallback, error) {
 // check validates o and fills in the defaults.
 func (o *Options) check() error {
 	if o.Probe == nil {
-		return errors.New("no Probe: without one the primary would never be used again after a failure")
+		return errors.New("no probe: without one the primary would never be used again after a failure")
 	}
 	setDefault(&o.ProbeInterval, DefaultProbeInterval)
 	setDefault(&o.ProbeTimeout, DefaultProbeTimeout)
@@ -173,17 +173,17 @@ func (o *Options) check() error {
 	setDefault(&o.Window, DefaultWindow)
 	switch {
 	case o.ProbeInterval < 10*time.Millisecond || o.ProbeInterval > time.Minute:
-		return fmt.Errorf("ProbeInterval %v: want 10ms to 1m", o.ProbeInterval)
+		return fmt.Errorf("probe interval %v: want 10ms to 1m", o.ProbeInterval)
 	case o.ProbeTimeout < time.Millisecond || o.ProbeTimeout > time.Minute:
-		return fmt.Errorf("ProbeTimeout %v: want 1ms to 1m", o.ProbeTimeout)
+		return fmt.Errorf("probe timeout %v: want 1ms to 1m", o.ProbeTimeout)
 	case o.ConsecutiveFailures < 0:
-		return fmt.Errorf("ConsecutiveFailures %d: want at least 1", o.ConsecutiveFailures)
+		return fmt.Errorf("consecutive failures %d: want at least 1", o.ConsecutiveFailures)
 	case !(o.FailureRatio > 0 && o.FailureRatio <= 1): // also refuses NaN
-		return fmt.Errorf("FailureRatio %v: want above 0, at most 1", o.FailureRatio)
+		return fmt.Errorf("failure ratio %v: want above 0, at most 1", o.FailureRatio)
 	case o.MinRequests < 0:
-		return fmt.Errorf("MinRequests %d: want at least 1", o.MinRequests)
+		return fmt.Errorf("min requests %d: want at least 1", o.MinRequests)
 	case o.Window < 10*time.Millisecond:
-		return fmt.Errorf("Window %v: want at least 10ms", o.Window)
+		return fmt.Errorf("window %v: want at least 10ms", o.Window)
 	}
 	if o.Kind == nil {
 		o.Kind = defaultKind
