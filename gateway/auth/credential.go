@@ -21,25 +21,21 @@ const (
 // find returns the first credential present; the package's documentation says
 // in which order and why. On a refusal the credential still says its method.
 func (a *Authenticator) find(h http.Header) (credential, *refusal) {
+	authorization, scheme := "", ""
 	fields := h["Authorization"]
-	// The scheme of ours among the fields. If there are several fields and one
-	// of them is ours, which of them counts is anybody's guess.
-	scheme, value := "", ""
 	for _, f := range fields {
 		f = trimOWS(f)
 		if s := a.ourScheme(f); s != "" {
-			scheme, value = s, f
+			authorization, scheme = f, s
 			break
 		}
 	}
+	if scheme != "" && len(fields) > 1 {
+		// Which of them counts is anybody's guess, so none does.
+		return credential{method: methodOf(scheme)}, refuse(ReasonSeveral, "%d Authorization fields", len(fields))
+	}
 	if scheme == schemeBearer {
-		c := credential{method: MethodJWT}
-		if len(fields) > 1 {
-			return c, refuse(ReasonSeveral, "%d Authorization fields", len(fields))
-		}
-		var ref *refusal
-		c.value, ref = afterScheme(value, schemeBearer)
-		return c, ref
+		return fromScheme(authorization, scheme)
 	}
 	if a.tokens != nil {
 		for _, name := range a.tokens.cookies {
@@ -66,12 +62,7 @@ func (a *Authenticator) find(h http.Header) (credential, *refusal) {
 		return c, nil
 	}
 	if scheme == schemeAPIKey {
-		if len(fields) > 1 {
-			return c, refuse(ReasonSeveral, "%d Authorization fields", len(fields))
-		}
-		var ref *refusal
-		c.value, ref = afterScheme(value, schemeAPIKey)
-		return c, ref
+		return fromScheme(authorization, scheme)
 	}
 	return credential{}, nil
 }
@@ -94,24 +85,33 @@ func (a *Authenticator) ourScheme(f string) string {
 	return ""
 }
 
-// afterScheme returns what follows the scheme and its spaces: credentials =
-// auth-scheme 1*SP token68 (RFC 9110 section 11.4). The rest is one word; what
-// it may consist of depends on what it is and is checked by those who read it.
-func afterScheme(f, scheme string) (string, *refusal) {
-	rest := f[len(scheme):]
-	value := strings.TrimLeft(rest, " ")
-	switch {
-	case value == "":
-		return "", refuse(ReasonMalformed, "nothing follows the scheme")
-	case len(value) == len(rest):
-		return "", refuse(ReasonMalformed, "the scheme is not followed by a space")
+func methodOf(scheme string) Method {
+	if scheme == schemeBearer {
+		return MethodJWT
 	}
-	for i := range len(value) {
-		if c := value[i]; c <= ' ' || c == 0x7f || c == ',' {
-			return "", refuse(ReasonMalformed, "a space, control character or comma stands in the credential")
+	return MethodAPIKey
+}
+
+// fromScheme reads what follows the scheme and its spaces: credentials =
+// auth-scheme 1*SP token68 (RFC 9110 section 11.4). It is one word; what it may
+// consist of depends on what it is and is checked by those who read it.
+func fromScheme(f, scheme string) (credential, *refusal) {
+	c := credential{method: methodOf(scheme)}
+	rest := f[len(scheme):]
+	word := strings.TrimLeft(rest, " ")
+	switch {
+	case word == "":
+		return c, refuse(ReasonMalformed, "nothing follows the scheme %s", scheme)
+	case len(word) == len(rest):
+		return c, refuse(ReasonMalformed, "no space follows the scheme %s", scheme)
+	}
+	for i := range len(word) {
+		if b := word[i]; b <= ' ' || b == 0x7f || b == ',' {
+			return c, refuse(ReasonMalformed, "a space, control character or comma stands in what follows the scheme %s", scheme)
 		}
 	}
-	return value, nil
+	c.value = word
+	return c, nil
 }
 
 // trimOWS cuts the white space around a field's value, which is not part of

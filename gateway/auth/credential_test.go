@@ -65,8 +65,8 @@ func serve(t *testing.T, a *auth.Authenticator) (exchange func(fields string) st
 	}
 }
 
-// E10: schemes in any case, one or more spaces, and nothing else.
-func TestE10SchemeSpelling(t *testing.T) {
+// Schemes in any case, one or more spaces, and nothing else.
+func TestSchemeSpellingAndSpacing(t *testing.T) {
 	exchange := serve(t, both(t))
 	x := token()
 	for _, tt := range []struct{ fields, want string }{
@@ -143,8 +143,8 @@ func TestE10SchemeSpelling(t *testing.T) {
 	}
 }
 
-// E11: one credential decides, and it decides alone.
-func TestE11FirstPresentDecides(t *testing.T) {
+// One credential decides, and it decides alone.
+func TestFirstCredentialPresentDecides(t *testing.T) {
 	a := both(t)
 	mine, cookies := token("sub", "header-user"), token("sub", "cookie-user")
 	expired := token("exp", now.Unix()-1)
@@ -168,6 +168,10 @@ func TestE11FirstPresentDecides(t *testing.T) {
 		{[]string{"Authorization: Basic abc", "X-API-Key: " + keyPlain}, "user user-of-k-2"},
 		{[]string{"Authorization: Basic abc", "Cookie: session=" + cookies}, "user cookie-user"},
 		{[]string{"Authorization: ApiKey " + keyPlain, "Cookie: session=" + cookies}, "user cookie-user"},
+		{[]string{"Authorization: ApiKey " + keyPlain, "Authorization: Bearer x", "Cookie: session=" + cookies}, "several"},
+		{[]string{"Authorization: Basic abc", "Authorization: ApiKey x", "Cookie: session=" + cookies}, "several"},
+		{[]string{"Authorization: Basic abc", "Authorization: Basic def", "Cookie: session=" + cookies}, "user cookie-user"},
+		{[]string{"X-API-Key: a", "X-API-Key: b", "Authorization: Bearer " + mine}, "user header-user"},
 		{[]string{"Cookie: a=1", "Authorization: ApiKey " + keyPlain}, "user user-of-k-2"},
 	} {
 		if got := reason(t, a, request(tt.lines...)); got != tt.want {
@@ -253,8 +257,8 @@ func TestUnconfiguredIsNotLookedAt(t *testing.T) {
 	}
 }
 
-// E18: keys are compared whole, as bytes, and come in a header only.
-func TestE18Keys(t *testing.T) {
+// Keys are compared whole, as bytes, and come in a header only.
+func TestKeysAreComparedWhole(t *testing.T) {
 	const long = "prefix-and-more"
 	a := newAuth(t, auth.Options{APIKeys: true, Keys: []auth.Key{
 		key("k-short", "prefix"), key("k-long", long), key("k-uni", "schlüssel"), key("k-space", "two words"),

@@ -34,8 +34,9 @@ type Issuer struct {
 	// PublicKeys are *rsa.PublicKey of at least 2048 bits, *ecdsa.PublicKey on
 	// the algorithm's curve, or ed25519.PublicKey. Any of them verifies.
 	PublicKeys []crypto.PublicKey
-	// Secrets are the HMAC secrets, at least as long as the hash (RFC 7518
-	// section 3.2). Any of them verifies, so that they can be rotated.
+	// Secrets are the HMAC secrets, bytes as they are (not base64 or hex), at
+	// least as long as the hash (RFC 7518 section 3.2). Any of them verifies, so
+	// that they can be rotated.
 	Secrets [][]byte
 	// Cookie is a cookie in which the issuer's tokens may come, besides
 	// Authorization: Bearer; empty: none. Issuers may share one.
@@ -98,7 +99,8 @@ func checkPublicKey(key crypto.PublicKey) error {
 			return fmt.Errorf("is an RSA key of %d bits; at least %d", n, minRSABits)
 		}
 	case *ecdsa.PublicKey:
-		if k == nil || k.Curve == nil {
+		//lint:ignore SA1019 nothing else tells a point that is not there, on which ECDH panics
+		if k == nil || k.Curve == nil || k.X == nil || k.Y == nil {
 			return errors.New("is empty")
 		}
 		if _, err := k.ECDH(); err != nil {
@@ -242,6 +244,7 @@ func newIssuer(o Issuer, now func() time.Time) (*issuer, error) {
 		}
 		i.keys[name] = set
 	}
+	i.symmetric = secret
 	// Whoever knows the public key could sign for HS* with it, if the two ever
 	// got mixed up.
 	if secret && public || len(o.Secrets) > 0 && len(o.PublicKeys) > 0 {

@@ -27,6 +27,7 @@ type issuer struct {
 	algorithms         []string
 	audience           []string
 	keys               map[string]jwt.VerificationKeySet // by algorithm: only keys of its type
+	symmetric          bool                              // the keys are secrets
 	cookie             string
 	leeway             time.Duration
 	validator          *jwt.Validator
@@ -94,7 +95,7 @@ func (t *tokens) verify(token string, now time.Time) (verified, *refusal) {
 		return keys, nil
 	})
 	if err != nil {
-		return verified{}, fromLibrary(err)
+		return verified{}, t.issuers[index].fromLibrary(err)
 	}
 	i := t.issuers[index]
 	if ref := claims.check(now, len(i.audience) > 0); ref != nil {
@@ -181,12 +182,15 @@ func (t *tokens) wrongIssuer(iss string) *refusal {
 
 // fromLibrary translates the library's errors. Their texts are left out: they
 // quote the token.
-func fromLibrary(err error) *refusal {
+func (i *issuer) fromLibrary(err error) *refusal {
 	if ref, ok := errors.AsType[*refusal](err); ok {
 		return ref
 	}
-	if errors.Is(err, jwt.ErrTokenSignatureInvalid) {
-		return refuse(ReasonBadSignature, "no key of the issuer verifies the signature")
+	switch {
+	case errors.Is(err, jwt.ErrTokenSignatureInvalid) && i.symmetric:
+		return refuse(ReasonBadSignature, "no secret of issuer %s verifies the signature (secrets are bytes as they are, never decoded from base64 or hex)", i.name)
+	case errors.Is(err, jwt.ErrTokenSignatureInvalid):
+		return refuse(ReasonBadSignature, "no public key of issuer %s verifies the signature", i.name)
 	}
 	return refuse(ReasonMalformed, "the token cannot be read: a part is not canonical base64url of what belongs there")
 }

@@ -26,9 +26,9 @@ func known(t testing.TB, a *auth.Authenticator, line string) string {
 	return err.Error()
 }
 
-// E14: once an address has failed too often, only what was verified before
+// Once an address has failed too often, only what was verified before
 // passes, and looking so teaches nothing.
-func TestE14OnlyKnown(t *testing.T) {
+func TestOnlyKnown(t *testing.T) {
 	clock := &now1{t: now}
 	issuer := hs256()
 	issuer.Cookie = "session"
@@ -135,9 +135,9 @@ func TestCacheIsBounded(t *testing.T) {
 	}
 }
 
-// E16: a reload that revokes a key ends it at once, one that changes its plan
+// A reload that revokes a key ends it at once, one that changes its plan
 // changes it at once, and what did not change stays known.
-func TestE16Reload(t *testing.T) {
+func TestRevokedKeyEndsWithTheReload(t *testing.T) {
 	issuer := hs256()
 	changed, renamed := key("k-1", keyOne), key("k-9", keyPlain)
 	changed.Plan = "free"

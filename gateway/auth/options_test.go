@@ -8,7 +8,6 @@ import (
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/sha256"
-	"math/big"
 	"strings"
 	"testing"
 	"time"
@@ -19,7 +18,8 @@ import (
 // Each mistake in the options is refused with words that say which it is.
 func TestNewRefuses(t *testing.T) {
 	small := must(rsa.GenerateKey(rand.Reader, 1024))
-	offCurve := &ecdsa.PublicKey{Curve: elliptic.P256(), X: big.NewInt(1), Y: big.NewInt(1)}
+	//lint:ignore SA1019 only so can a bad point be made
+	offCurve := &ecdsa.PublicKey{Curve: elliptic.P256(), X: p384.X, Y: p384.Y}
 	public := func(algs string, keys ...crypto.PublicKey) func(*auth.Options) {
 		return func(o *auth.Options) {
 			o.Issuers[0].Secrets, o.Issuers[0].PublicKeys = nil, keys
@@ -61,6 +61,8 @@ func TestNewRefuses(t *testing.T) {
 		"RSA zero":                 {public("RS256", &rsa.PublicKey{}), "public key 1 is empty"},
 		"ECDSA nil":                {public("ES256", (*ecdsa.PublicKey)(nil)), "public key 1 is empty"},
 		"ECDSA zero":               {public("ES256", &ecdsa.PublicKey{}), "public key 1 is empty"},
+		"ECDSA without a point":    {public("ES256", &ecdsa.PublicKey{Curve: elliptic.P256()}), "public key 1 is empty"},
+		"ECDSA on P-224":           {public("ES256", must(ecdsa.GenerateKey(elliptic.P224(), rand.Reader)).Public()), "not a point on its curve"},
 		"ECDSA off its curve":      {public("ES256", offCurve), "not a point on its curve"},
 		"Ed25519 short":            {public("EdDSA", ed25519.PublicKey("short")), "5 bytes; want 32"},
 		"key nil":                  {public("RS256", nil), "is a <nil>"},
