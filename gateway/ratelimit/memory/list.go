@@ -1,6 +1,10 @@
 package memory
 
-import "bouncer/gateway/ratelimit"
+import (
+	"math"
+
+	"bouncer/gateway/ratelimit"
+)
 
 // A list is one Take on its way through the store.
 type list struct {
@@ -24,6 +28,7 @@ type item struct {
 	overflow bool   // it has no place: decided on the overflow bucket
 	stored   ratelimit.State
 	work     ratelimit.State   // after the charges so far
+	taken    int64             // by the charges so far, in units
 	policy   *ratelimit.Policy // the last one that charged
 }
 
@@ -31,11 +36,10 @@ type item struct {
 // a place in the table.
 func (it *item) isNew(i int) bool { return it.first == i && it.charged && it.entry == none }
 
-// uses reports whether l is about to charge the entry of the shard.
-func (l *list) uses(shard int, entry uint32) bool {
-	for i := range l.items {
-		it := &l.items[i]
-		if it.first == i && it.charged && it.entry == entry && shardOf(it.hash) == shard {
+// uses reports whether l is about to charge e.
+func (l *list) uses(e *entry) bool {
+	for i := range l.charges {
+		if c := &l.charges[i]; c.Cost > 0 && c.Partition == e.partition && sameKey(c.Policy, e.policy) {
 			return true
 		}
 	}
@@ -58,7 +62,7 @@ func (l *list) decide(dst []ratelimit.Decision, source ratelimit.Source) (_ []ra
 	for i := range l.items {
 		it := &l.items[i]
 		if it.first == i {
-			it.work = it.stored
+			it.work, it.taken = it.stored, 0
 		}
 	}
 	for i := range l.charges {
@@ -72,11 +76,12 @@ func (l *list) decide(dst []ratelimit.Decision, source ratelimit.Source) (_ []ra
 		switch {
 		case !allowed:
 			admitted = false
-			// Measured with what earlier charges of this list want from the same
-			// bucket: whoever comes back wants all of it again.
-			d.RetryAfter = p.RetryAfter(state, l.now, c.Cost)
+			// Whoever comes back asks again for what earlier charges of this
+			// list wanted from the same bucket, so that has to be there as well.
+			d.RetryAfter = p.RetryAfter(p.Advance(bucket.stored, l.now), l.now, addCost(bucket.taken, c.Cost))
 		case c.Cost > 0:
 			bucket.work, bucket.policy = after, p
+			bucket.taken += c.Cost
 		}
 		d.Remaining, d.Reset = p.Describe(after, l.now)
 		dst = append(dst, d)
@@ -91,4 +96,12 @@ func (l *list) decide(dst []ratelimit.Decision, source ratelimit.Source) (_ []ra
 		dst[i].Remaining, dst[i].Reset = p.Describe(p.Advance(bucket.stored, l.now), l.now)
 	}
 	return dst, false
+}
+
+// addCost adds two costs. What would overflow is more than any quota anyway.
+func addCost(a, b int64) int64 {
+	if b > math.MaxInt64-a {
+		return math.MaxInt64
+	}
+	return a + b
 }

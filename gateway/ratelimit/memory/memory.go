@@ -134,7 +134,7 @@ func New(o Options) (*Store, error) {
 		s.now = func() int64 { return epoch + time.Since(start).Microseconds() }
 	}
 	for i := range s.shards {
-		s.shards[i].init(i, s.hash)
+		s.shards[i].init(s.hash)
 	}
 	return s, nil
 }
@@ -203,19 +203,22 @@ func (s *Store) take(l *list, dst []ratelimit.Decision) (_ []ratelimit.Decision,
 	// A new key needs a place in the table. Places are reserved before the
 	// verdict, because a key without one is decided on the overflow bucket.
 	places := 0
-	for searched := false; ; searched = true {
+	for found := true; ; {
 		s.lock(l.shards)
 		l.now = s.now() // under the locks: never before what they hold
 		if want := s.find(l) - places; want > 0 {
 			places += s.reserve(l, want)
 		}
-		if places >= l.newKeys || searched {
+		if places >= l.newKeys || !found {
 			break
 		}
 		// The table is full. Somewhere an entry may have run out; looking for it
 		// takes other shards' locks, which must not be waited for with ours held.
+		// Meanwhile the table may change, so everything is looked up again.
 		s.unlock(l.shards)
-		places += s.search(l.now, l.newKeys-places)
+		n := s.search(l, l.newKeys-places)
+		places += n
+		found = n > 0
 	}
 
 	overflowed = s.assign(l, places)
@@ -328,22 +331,21 @@ func (s *Store) reserve(l *list, want int) (got int) {
 	return got
 }
 
-// search gets up to want places from entries anywhere that have run out at now.
-// No lock may be held.
+// search gets up to want places from entries anywhere that have run out at
+// l.now, but none that l is about to charge. No lock may be held.
 //
 // It finds one if there is one, unless the more than searchLooks entries that it
 // has to look at first have all been charged since they were last looked at.
 // Even then the next search goes on where this one stopped.
-func (s *Store) search(now int64, want int) (got int) {
+func (s *Store) search(l *list, want int) (got int) {
 	looks := searchLooks
-	at := list{now: now}
 	for i := range s.shards {
 		sh := &s.shards[i]
-		if sh.earliest.Load() > now {
+		if sh.earliest.Load() > l.now {
 			continue
 		}
 		sh.mu.Lock()
-		n, looked := sh.sweep(&at, looks, want-got)
+		n, looked := sh.sweep(l, looks, want-got)
 		sh.mu.Unlock()
 		got += n
 		looks -= looked

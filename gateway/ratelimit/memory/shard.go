@@ -42,7 +42,6 @@ func (e *entry) set(p *ratelimit.Policy, s ratelimit.State) {
 // touch the heap: an entry that comes up is looked at again, and is put back if
 // it still counts.
 type shard struct {
-	id   int
 	hash hasher
 
 	mu sync.Mutex
@@ -65,8 +64,8 @@ type due struct {
 	entry uint32
 }
 
-func (sh *shard) init(id int, h hasher) {
-	sh.id, sh.hash = id, h
+func (sh *shard) init(h hasher) {
+	sh.hash = h
 	sh.index = make(map[uint64]uint32)
 	sh.free = none
 	sh.earliest.Store(math.MaxInt64)
@@ -136,8 +135,8 @@ func (sh *shard) sweep(l *list, looks, want int) (removed, looked int) {
 		i := sh.heap[0].entry
 		e := sh.at(i)
 		at := e.policy.RunsOut(e.state())
-		if l.uses(sh.id, i) {
-			at = max(at, l.now+1)
+		if at <= l.now && l.uses(e) {
+			at = l.now + 1
 		}
 		if at > l.now {
 			sh.heap[0].at = at
