@@ -127,12 +127,12 @@ func (a *authSection) readIssuer(o *object) (*Issuer, value) {
 		secretAt.keyErrorf("secrets and public keys never stand in one entry; make two entries, or remove one")
 	case okS:
 		is.Secrets, is.KeyFiles = secretAt.readSecrets(is.Algorithms)
-		if pk {
+		if pk && !hs {
 			algorithmsAt.errorf("only HS256, HS384 and HS512 are verified with a secret_file; want those, or a public_key_file")
 		}
 	case okP:
 		is.PublicKeys, is.KeyFiles = publicAt.readPublicKeys(is.Algorithms, algorithmsAt, hs)
-		if hs {
+		if hs && !pk {
 			algorithmsAt.errorf("HS256, HS384 and HS512 are verified with a secret, and a public key is none; want secret_file, or other algorithms")
 		}
 	case !o.has("jwks_url") && !o.has("jwks_file") && !o.has("secret_file") && !o.has("public_key_file"):
@@ -202,7 +202,7 @@ func (o *object) readAlgorithms(is *Issuer) (secret, public bool, at value) {
 	if secret && public {
 		v.errorf("HS256, HS384 and HS512 never stand beside public-key algorithms: a public key could then pass for the secret; make two entries")
 	}
-	return secret && !public, public && !secret, v
+	return secret, public, v
 }
 
 // readSecrets reads secret_file: one file or a list.

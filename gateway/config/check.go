@@ -86,7 +86,7 @@ func checkRoutes(f *routesFile) {
 		place := r.Host + r.shape
 		for _, other := range places[place] {
 			if m, ok := overlap(other.Methods, r.Methods); ok {
-				r.pathAt.errorf("route %s can not be told from route %s at %s:%d:%d: both answer %s on %s; want another path, host or methods",
+				r.pathAt.errorf("route %s cannot be told from route %s at %s:%d:%d: both answer %s on %s; want another path, host or methods",
 					quote(r.Name), quote(other.Name), f.root.d.name, other.pathAt.n.Line, other.pathAt.n.Column, m, quote(r.Host+r.Path))
 				break
 			}
@@ -297,7 +297,11 @@ func checkDangers(f *routesFile, p *plansFile) {
 			d.warnSmaller(l, d.limits[:i])
 		}
 	}
-	if f != nil && !f.auth.claimsPlan && (!f.auth.keysFile.given() || f.auth.keysKnown) {
+	// Where a name stands for nothing, the plan that was meant looks unused.
+	dangling := func(r ref) bool { return r.at.given() && p.byName[r.name] == nil }
+	unsure := dangling(p.def) || dangling(p.anon) ||
+		slices.ContainsFunc(p.overrides, func(o overrideDecl) bool { return dangling(o.plan) })
+	if f != nil && !unsure && !f.auth.claimsPlan && (!f.auth.keysFile.given() || f.auth.keysKnown) {
 		used := map[string]bool{p.anon.name: true}
 		for _, d := range reachable(f, p).credentials {
 			used[d.Name] = true

@@ -11,7 +11,6 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"math/big"
-	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -134,7 +133,4 @@ func TestGoodFilesLoad(t *testing.T) {
 	if c == nil || len(report.Problems) > 0 {
 		t.Fatalf("problems:\n%s", text(report, dir))
 	}
-	t.Logf("%s", Print(c))
-	t.Logf("%s", c.Summary())
-	_ = url.URL{}
 }

@@ -180,7 +180,7 @@ func (c *Config) routesNode() *yaml.Node {
 		edge := listNode(false)
 		for _, l := range c.Edge {
 			n := scalarNode(l.Name)
-			n.LineComment = "# " + l.Rate.String() + " on each instance, not in all"
+			n.LineComment = "# per instance: N instances together admit N times " + l.Rate.String()
 			edge.Content = append(edge.Content, n)
 		}
 		m.node("edge", edge)

@@ -36,6 +36,12 @@ func (v value) scalar(wanted string) (s string, expanded, ok bool) {
 		v.errorf("want %s, got %s", wanted, v.kind())
 		return "", false, false
 	}
+	switch v.n.Tag {
+	case "!!str", "!!int", "!!float", "!!bool", "!!null", "!!timestamp", "!!merge":
+	default:
+		v.errorf("the tag %s is not known here; want %s without a tag", quote(v.n.Tag), wanted)
+		return "", false, false
+	}
 	if v.d.raw || v.n.Tag != "!!str" {
 		return v.n.Value, false, true
 	}
@@ -239,6 +245,9 @@ func parseDuration(s string) (time.Duration, error) {
 				if _, err := parseDuration(lower); err == nil {
 					return 0, fmt.Errorf("not a duration (did you mean %q?)", lower)
 				}
+			}
+			if weeks, err := strconv.Atoi(strings.TrimSuffix(s, "w")); err == nil && weeks > 0 && weeks < 1000 {
+				return 0, fmt.Errorf("not a duration (did you mean %q?)", strconv.Itoa(7*weeks)+"d")
 			}
 			return 0, fmt.Errorf("not a duration")
 		}
