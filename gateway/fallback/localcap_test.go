@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"bouncer/gateway/fallback"
 	"bouncer/gateway/ratelimit"
+	"bouncer/gateway/ratelimit/memory"
 )
 
 // away returns a Fallback whose primary has been away from the start.
@@ -180,6 +183,46 @@ func TestAllow(t *testing.T) {
 		}
 		if len(local.asked) != 0 || f.State().Admitted != 1 {
 			t.Errorf("local asked %d times, State = %+v", len(local.asked), f.State())
+		}
+	})
+}
+
+// The store that really stands in, under callers that come all at once.
+func TestCapHoldsItsNumberInMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		local, err := memory.New(memory.Options{MaxKeys: 1000, Source: ratelimit.SourceLocalCap})
+		if err != nil {
+			t.Fatal(err)
+		}
+		planCap := policy(t, ratelimit.Policy{Name: "local-cap", Scope: "plan/local-cap", Algorithm: ratelimit.TokenBucket, Quota: 50, Window: time.Second, Burst: 50})
+		minute := policy(t, ratelimit.Policy{Name: "per-minute", Scope: "plan/per-minute", Algorithm: ratelimit.TokenBucket, Quota: 6, Window: time.Minute, LocalCap: planCap})
+		day := policy(t, ratelimit.Policy{Name: "per-day", Scope: "plan/per-day", Algorithm: ratelimit.FixedWindow, Quota: 2, Window: 24 * time.Hour, LocalCap: planCap})
+		cs := []ratelimit.Charge{
+			{Policy: minute, Partition: "{tenant:acme}", Caller: priya, Cost: 1},
+			{Policy: day, Partition: priya, Caller: priya, Cost: 1},
+		}
+		f := away(t, local, fallback.Options{Instances: func() int { return 7 }})
+		for _, round := range []struct {
+			after time.Duration
+			want  int64
+		}{{0, 50}, {time.Second, 50}, {500 * time.Millisecond, 25}} {
+			time.Sleep(round.after)
+			var admitted atomic.Int64
+			var wg sync.WaitGroup
+			for range 200 {
+				wg.Go(func() {
+					ds, err := f.Store(fallback.LocalCap).Take(t.Context(), cs, nil)
+					if err != nil || len(ds) != 2 || ds[0] != ds[1] || ds[0].Source != ratelimit.SourceLocalCap {
+						t.Errorf("Take = %+v, %v", ds, err)
+					} else if ratelimit.Admitted(ds) {
+						admitted.Add(1)
+					}
+				})
+			}
+			wg.Wait()
+			if n := admitted.Load(); n != round.want {
+				t.Errorf("after %v: %d of 200 admitted, want %d", round.after, n, round.want)
+			}
 		}
 	})
 }
