@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -12,6 +11,7 @@ import (
 	"net/http/pprof"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	"bouncer/gateway/httperr"
@@ -226,10 +226,13 @@ func (h *handler) answersTo(host string) bool {
 	return h.names[host]
 }
 
-// canonicalHost is host without port, brackets, final dot and case.
+// canonicalHost is host without port, brackets, final dot and case. What does
+// not end in a port number keeps what follows the colon, and so is no address.
 func canonicalHost(host string) string {
-	if name, _, err := net.SplitHostPort(host); err == nil {
-		host = name
+	if name, port, err := net.SplitHostPort(host); err == nil {
+		if _, err := strconv.ParseUint(port, 10, 16); err == nil || port == "" {
+			host = name
+		}
 	} else if n := len(host); n > 2 && host[0] == '[' && host[n-1] == ']' {
 		host = host[1 : n-1]
 	}
@@ -254,11 +257,12 @@ func secure(hd http.Header) {
 	hd.Set("Cache-Control", "no-store")
 }
 
-// write answers 200 or, for readiness, 503. HEAD gets no body.
+// write sends an answer that is not an error; HEAD gets no body. Only readiness
+// has a status of its own, see readyz.
 func write(w http.ResponseWriter, r *http.Request, status int, contentType string, body []byte) {
 	w.Header().Set("Content-Type", contentType)
 	w.WriteHeader(status)
 	if r.Method != http.MethodHead {
-		_, _ = bytes.NewReader(body).WriteTo(w) // a caller that left needs no answer
+		_, _ = w.Write(body) // a caller that left needs no answer
 	}
 }

@@ -22,6 +22,7 @@
 // browser, talking to its own site, and may read what it gets. The Host field
 // still carries the attacker's name. So on loopback the handler answers only to
 // IP literals, localhost and [Options].Hostnames, and anything else is 421.
+// (Over a unix socket, too: ask for http://localhost/….)
 //
 // # What it promises when things fail
 //

@@ -119,15 +119,15 @@ func appendMillis(b []byte, d time.Duration) []byte {
 	if f == 0 {
 		return b
 	}
-	b = append(b, '.', byte('0'+f/100))
+	b = append(b, '.', hex[f/100])
 	if f %= 100; f == 0 {
 		return b
 	}
-	b = append(b, byte('0'+f/10))
+	b = append(b, hex[f/10])
 	if f %= 10; f == 0 {
 		return b
 	}
-	return append(b, byte('0'+f))
+	return append(b, hex[f])
 }
 
 const hex = "0123456789abcdef"

@@ -1,6 +1,7 @@
 package telemetry
 
 import (
+	"bytes"
 	"io"
 	"log/slog"
 	"net/http"
@@ -27,7 +28,7 @@ func sample() (*http.Request, *scope.Request) {
 func discarding(t testing.TB) *Telemetry {
 	t.Helper()
 	tm := New(Options{Out: io.Discard})
-	t.Cleanup(func() { _ = tm.Close() })
+	t.Cleanup(func() { shut(t, tm) })
 	tm.Configure(Labels{
 		Routes:  []string{"weather"},
 		Limits:  []Limit{{"weather", "free", "per-minute"}},
@@ -96,9 +97,11 @@ func BenchmarkLine(b *testing.B) {
 		}
 	})
 	b.Run("slog", func(b *testing.B) {
-		h := slog.NewJSONHandler(io.Discard, handlerOptions(slog.LevelInfo))
+		var buf bytes.Buffer
+		h := slog.NewJSONHandler(&buf, handlerOptions(slog.LevelInfo))
 		b.ReportAllocs()
 		for b.Loop() {
+			buf.Reset()
 			writeWithSlog(h, r, s, 5*time.Millisecond, "")
 		}
 	})

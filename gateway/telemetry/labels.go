@@ -116,17 +116,17 @@ const statusClientClosed = 499
 var codes = newCodeTable()
 
 type codeTable struct {
-	labels []string    // index → label; 0 is "other"
-	index  [1000]uint8 // status → index
+	labels []string  // index → label; 0 is "other"
+	index  [1000]int // status → index
 }
 
 func newCodeTable() *codeTable {
 	t := &codeTable{labels: []string{other}}
-	add := func(label string) uint8 {
+	add := func(label string) int {
 		t.labels = append(t.labels, label)
-		return uint8(len(t.labels) - 1)
+		return len(t.labels) - 1
 	}
-	var class [6]uint8
+	var class [6]int
 	for c := 1; c <= 5; c++ {
 		class[c] = add(strconv.Itoa(c) + "xx")
 	}
@@ -148,7 +148,7 @@ func (t *codeTable) of(status int) int {
 	if status < 0 || status >= len(t.index) {
 		return 0
 	}
-	return int(t.index[status])
+	return t.index[status]
 }
 
 // clean makes a label value that the metrics client takes. Values come from

@@ -79,7 +79,7 @@ func native(o prometheus.HistogramOpts) prometheus.HistogramOpts {
 	return o
 }
 
-func newMetrics(reg prometheus.Registerer, storeErrorKinds, authReasons []string, dropped func() uint64) metrics {
+func newMetrics(reg prometheus.Registerer, storeErrorKinds, authReasons []string, dropped func() int64) metrics {
 	counter := func(name, help string) prometheus.CounterOpts {
 		return prometheus.CounterOpts{Name: name, Help: help}
 	}

@@ -128,7 +128,7 @@ func TestEveryEventReachesItsMetric(t *testing.T) {
 
 func TestSeriesWithFixedLabelsStartAtZero(t *testing.T) {
 	tm := New(Options{Out: io.Discard, StoreErrorKinds: []string{"timeout", "readonly"}, AuthReasons: []string{"expired"}})
-	defer tm.Close()
+	defer shut(t, tm)
 	tm.Configure(Labels{
 		Routes:  []string{"weather"},
 		Limits:  []Limit{{"weather", "free", "per-day"}, {Unmatched, "", "edge-ip"}},
@@ -338,7 +338,7 @@ func TestManyDecisionsAreNotAllMadeAtStart(t *testing.T) {
 func TestAddedLatencyIsAllButTheUpstreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tm := New(Options{Out: io.Discard})
-		defer tm.Close()
+		defer shut(t, tm)
 		tm.Configure(Labels{Routes: []string{"weather", "stream", "clock"}})
 		r, s := sample()
 		s.Arrived, s.UpstreamDuration = time.Now(), 3*time.Second
@@ -434,9 +434,7 @@ func TestNoSecretIsWritten(t *testing.T) {
 	for name := range scrape(t, tm) {
 		metrics.WriteString(name)
 	}
-	if err := tm.Close(); err != nil {
-		t.Fatal(err)
-	}
+	shut(t, tm)
 	if got := out.all(); strings.Contains(got, canary) || strings.Count(got, `"auth_error":"expired"`) != 5 {
 		t.Errorf("log:\n%s", got)
 	}
@@ -473,9 +471,7 @@ func TestAuthErrorIsOneFixedWord(t *testing.T) {
 		r, s := sample()
 		s.AuthError = errors.New("whatever a library says")
 		tm.Request(r, s)
-		if err := tm.Close(); err != nil {
-			t.Fatal(err)
-		}
+		shut(t, tm)
 		var line struct {
 			AuthError string `json:"auth_error"`
 		}
@@ -504,9 +500,7 @@ func TestBothLogsShareOneOutput(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if err := tm.Close(); err != nil {
-		t.Fatal(err)
-	}
+	shut(t, tm)
 	lines := 0
 	for line := range strings.Lines(out.all()) {
 		lines++

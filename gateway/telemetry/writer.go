@@ -24,7 +24,7 @@ type lineWriter struct {
 	out          io.Writer
 	every        time.Duration
 	closeTimeout time.Duration
-	dropped      atomic.Uint64 // lines that nobody will see
+	dropped      atomic.Int64 // lines that nobody will see
 
 	some chan struct{} // the buffer is no longer empty
 	soon chan struct{} // the buffer is worth writing at once
@@ -149,7 +149,7 @@ func (w *lineWriter) flush() {
 	w.torn = n > 0 && chunk[n-1] != '\n'
 }
 
-func countLines(p []byte) uint64 { return uint64(bytes.Count(p, []byte{'\n'})) }
+func countLines(p []byte) int64 { return int64(bytes.Count(p, []byte{'\n'})) }
 
 // signal leaves a note that is not there yet.
 func signal(c chan struct{}) {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"sync"
 	"testing"
@@ -49,14 +50,30 @@ func (g *gate) Write(p []byte) (int, error) {
 	return g.recorder.Write(p)
 }
 
+// put writes lines, which never fails.
+func put(t testing.TB, w io.Writer, lines []byte) {
+	t.Helper()
+	if n, err := w.Write(lines); n != len(lines) || err != nil {
+		t.Errorf("Write of %d bytes: %d, %v", len(lines), n, err)
+	}
+}
+
+// shut closes c, which here never fails.
+func shut(t testing.TB, c io.Closer) {
+	t.Helper()
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestLinesWaitForCompanyButNotLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		out := &recorder{}
 		w := newLineWriter(out, 50*time.Millisecond, time.Second)
 		start := time.Now()
-		w.Write([]byte("a\n"))
+		put(t, w, []byte("a\n"))
 		time.Sleep(30 * time.Millisecond)
-		w.Write([]byte("b\n"))
+		put(t, w, []byte("b\n"))
 		time.Sleep(19 * time.Millisecond)
 		synctest.Wait()
 		if got := out.all(); got != "" {
@@ -72,9 +89,7 @@ func TestLinesWaitForCompanyButNotLong(t *testing.T) {
 		if len(out.writes) != 1 {
 			t.Errorf("idle writes: %q", out.writes)
 		}
-		if err := w.Close(); err != nil {
-			t.Error(err)
-		}
+		shut(t, w)
 	})
 }
 
@@ -82,9 +97,9 @@ func TestFullBufferIsWrittenAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		out := &recorder{}
 		w := newLineWriter(out, time.Hour, time.Second)
-		defer w.Close()
+		defer shut(t, w)
 		start := time.Now()
-		w.Write(bytes.Repeat([]byte("x\n"), flushAt/2))
+		put(t, w, bytes.Repeat([]byte("x\n"), flushAt/2))
 		synctest.Wait()
 		if len(out.writes) != 1 || !out.at[0].Equal(start) {
 			t.Errorf("%d writes, want one at once", len(out.writes))
@@ -96,7 +111,7 @@ func TestWarningsAreWrittenAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		out := &recorder{}
 		tm := New(Options{Out: out, FlushEvery: time.Hour})
-		defer tm.Close()
+		defer shut(t, tm)
 		log := tm.Logger().With("part", "store").WithGroup("g")
 		log.Info("first")
 		synctest.Wait()
@@ -116,19 +131,17 @@ func TestCloseWritesTheRestAndWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		out := newGate()
 		w := newLineWriter(out, time.Hour, time.Minute)
-		w.Write([]byte("last words\n"))
+		put(t, w, []byte("last words\n"))
 		go func() {
 			time.Sleep(10 * time.Second) // the reader is slow, not dead
 			close(out.opened)
 		}()
 		start := time.Now()
-		if err := w.Close(); err != nil {
-			t.Error(err)
-		}
+		shut(t, w)
 		if got := out.all(); got != "last words\n" || time.Since(start) != 10*time.Second {
 			t.Errorf("after %v: %q", time.Since(start), got)
 		}
-		w.Write([]byte("too late\n"))
+		put(t, w, []byte("too late\n"))
 		if got := w.dropped.Load(); got != 1 {
 			t.Errorf("a line after Close: %d dropped, want 1", got)
 		}
@@ -142,9 +155,9 @@ func TestCloseGivesUpOnAReaderThatStandsStill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		out := newGate()
 		w := newLineWriter(out, time.Millisecond, 2*time.Second)
-		w.Write([]byte("a\n"))
+		put(t, w, []byte("a\n"))
 		<-out.entered
-		w.Write([]byte("b\n"))
+		put(t, w, []byte("b\n"))
 		start := time.Now()
 		err := w.Close()
 		if err == nil || time.Since(start) != 2*time.Second {
@@ -159,12 +172,12 @@ func TestReaderThatStandsStillCostsLinesNotTime(t *testing.T) {
 		out := newGate()
 		w := newLineWriter(out, time.Millisecond, time.Minute)
 		line := []byte(strings.Repeat("x", 1023) + "\n")
-		w.Write(line)
+		put(t, w, line)
 		<-out.entered // from here on the reader holds the first line
 		start := time.Now()
 		const fit, more = maxBuffered / 1024, 5000
 		for range fit + more {
-			w.Write(line)
+			put(t, w, line)
 		}
 		if time.Since(start) != 0 {
 			t.Errorf("writing took %v while the reader stood still", time.Since(start))
@@ -176,9 +189,7 @@ func TestReaderThatStandsStillCostsLinesNotTime(t *testing.T) {
 			t.Errorf("the buffer has grown to %d bytes", n)
 		}
 		close(out.opened)
-		if err := w.Close(); err != nil {
-			t.Error(err)
-		}
+		shut(t, w)
 		if got := strings.Count(out.all(), "\n"); got != 1+fit {
 			t.Errorf("%d lines came out, want %d", got, 1+fit)
 		}
@@ -194,14 +205,12 @@ func TestLinesOfManyGoroutinesNeverMix(t *testing.T) {
 		wg.Go(func() {
 			line := []byte(strings.Repeat(string(rune('a'+i)), 100+i) + "\n")
 			for range each {
-				w.Write(line)
+				put(t, w, line)
 			}
 		})
 	}
 	wg.Wait()
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	shut(t, w)
 	lines := strings.Split(strings.TrimSuffix(out.all(), "\n"), "\n")
 	if len(lines) != workers*each {
 		t.Errorf("%d lines, want %d", len(lines), workers*each)
@@ -236,13 +245,11 @@ func TestLostLinesAreCountedAndDoNotSpoilOthers(t *testing.T) {
 		out := &fullDisk{room: []int{5, 0, -1}}
 		w := newLineWriter(out, time.Millisecond, time.Minute)
 		for _, chunk := range []string{"one\ntwo\nthree\n", "four\n", "five\n"} {
-			w.Write([]byte(chunk))
+			put(t, w, []byte(chunk))
 			time.Sleep(time.Millisecond)
 			synctest.Wait()
 		}
-		if err := w.Close(); err != nil {
-			t.Error(err)
-		}
+		shut(t, w)
 		if got, want := out.all(), "one\nt\nfive\n"; got != want {
 			t.Errorf("came out: %q, want %q", got, want)
 		}
