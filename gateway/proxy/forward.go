@@ -54,7 +54,7 @@ func (u *Upstream) Forward(w http.ResponseWriter, r *http.Request, s *scope.Requ
 		// it, and then the answer is as late as without.
 		_ = http.NewResponseController(w).EnableFullDuplex()
 	}
-	x.proxy.ServeHTTP(x, r)
+	x.proxy.ServeHTTP(x, &x.bare)
 
 	x.finished = true
 	if !x.started {
@@ -80,7 +80,8 @@ type exchange struct {
 
 	client    *http.Request
 	scope     *scope.Request
-	strip     func(http.Header)
+	bare      http.Request // the client's without fields, for ReverseProxy
+	forward   Forward
 	webSocket bool
 	target    int // index of the target in use
 	tried     int // targets so far, including this one
@@ -115,7 +116,11 @@ func newExchange(u *Upstream) *exchange {
 }
 
 func (x *exchange) begin(w http.ResponseWriter, r *http.Request, s *scope.Request, o Forward, webSocket bool) {
-	x.client, x.scope, x.strip, x.webSocket = r, s, o.Strip, webSocket
+	x.client, x.scope, x.forward, x.webSocket = r, s, o, webSocket
+	// ReverseProxy clones the fields before it asks for others. outgoing
+	// builds the new ones in one pass, from the client's own.
+	x.bare = *r
+	x.bare.Header = nil
 	x.answer.w = w
 	x.target, x.tried = x.u.pick(), 1
 	x.take()
@@ -165,7 +170,8 @@ func (x *exchange) end() {
 
 // reset forgets the request.
 func (x *exchange) reset() {
-	x.client, x.scope, x.strip, x.webSocket = nil, nil, nil, false
+	x.client, x.scope, x.forward, x.webSocket = nil, nil, Forward{}, false
+	x.bare = http.Request{}
 	x.upload, x.stop = nil, nil
 	x.err, x.answered, x.started, x.finished = nil, false, false, false
 	x.interim = nil
@@ -174,24 +180,19 @@ func (x *exchange) reset() {
 	x.answer.readErr, x.answer.held, x.answer.writeErr = nil, nil, nil
 }
 
-// rewrite makes the outgoing request. Hop-by-hop fields, and what the client
-// named in Connection, are gone already.
+// rewrite makes the outgoing request.
 func (x *exchange) rewrite(p *httputil.ProxyRequest) {
 	out := p.Out
-	x.u.targets[x.target].point(out.URL, p.In.URL)
+	x.u.targets[x.target].point(out.URL, x.client.URL)
 	out.Host = "" // the URL's
-	if !x.webSocket {
-		delete(out.Header, "Connection")
-		delete(out.Header, "Upgrade")
-	}
-	setFields(out.Header, p.In, x.scope, x.strip)
+	out.Header = outgoing(x.client, x.scope, x.forward, x.webSocket)
 	for name := range out.Trailer {
 		if forbiddenTrailer(name) {
 			delete(out.Trailer, name)
 		}
 	}
-	if len(out.Trailer) > 0 && x.strip != nil {
-		x.strip(out.Trailer)
+	if len(out.Trailer) > 0 && x.forward.Strip != nil {
+		x.forward.Strip(out.Trailer)
 	}
 }
 
@@ -237,7 +238,10 @@ func (x *exchange) arrived(res *http.Response) error {
 		return fmt.Errorf("the upstream answered with status %d", res.StatusCode)
 	}
 	if _, ok := res.Header["Content-Type"]; !ok {
-		res.Header["Content-Type"] = nil // or net/http would guess one
+		// Present without a value, or net/http would guess one.
+		if h := x.answer.w.Header(); h["Content-Type"] == nil {
+			h["Content-Type"] = nil
+		}
 	}
 	if res.Body != http.NoBody {
 		x.answer.body = res.Body

@@ -105,16 +105,40 @@ func (f *fields) set(name, value string) {
 	f.header[name] = f.values[n : n+1 : n+1]
 }
 
-// setFields turns out, the client's fields without the hop-by-hop ones, into
-// what the upstream gets.
-func setFields(out http.Header, in *http.Request, s *scope.Request, strip func(http.Header)) {
-	for name := range out {
-		if ours(name) {
-			delete(out, name)
+// hopByHop reports whether a field is about the client's connection only (RFC
+// 9110 section 7.6.1). The name is in canonical form.
+func hopByHop(name string) bool {
+	switch name {
+	case "Connection", "Keep-Alive", "Proxy-Connection", "Proxy-Authenticate", "Proxy-Authorization",
+		"Te", "Trailer", "Transfer-Encoding", "Upgrade":
+		return true
+	}
+	return false
+}
+
+// outgoing returns the fields that the upstream gets. It shares the values of
+// fields that go through unchanged with in, so they must not be written to.
+func outgoing(in *http.Request, s *scope.Request, o Forward, webSocket bool) http.Header {
+	out := make(http.Header, len(in.Header)+maxFields)
+	for name, values := range in.Header {
+		if !hopByHop(name) && !ours(name) {
+			out[name] = values
 		}
 	}
-	if strip != nil {
-		strip(out)
+	for _, options := range in.Header["Connection"] {
+		for option := range strings.SplitSeq(options, ",") {
+			delete(out, http.CanonicalHeaderKey(strings.TrimSpace(option)))
+		}
+	}
+	if o.Strip != nil {
+		o.Strip(out)
+	}
+	// What follows is out of reach for Connection and Strip.
+	if webSocket {
+		out["Connection"], out["Upgrade"] = []string{"Upgrade"}, in.Header["Upgrade"]
+	}
+	if offersTrailers(in.Header["Te"]) {
+		out["Te"] = []string{"trailers"} // gRPC servers insist on it
 	}
 
 	proto, host := "http", in.Host
@@ -164,6 +188,19 @@ func setFields(out http.Header, in *http.Request, s *scope.Request, strip func(h
 		delete(out, "Tracestate") // it belongs to the trace that cannot go on
 		f.set("Traceparent", newTraceparent())
 	}
+	return out
+}
+
+// offersTrailers reports whether a TE field names trailers.
+func offersTrailers(te []string) bool {
+	for _, v := range te {
+		for coding := range strings.SplitSeq(v, ",") {
+			if strings.EqualFold(strings.TrimSpace(coding), "trailers") {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // only returns the value of a field that was sent once.
