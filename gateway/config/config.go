@@ -56,6 +56,10 @@ func (Secret) String() string { return "********" }
 // GoString masks the value in %#v too.
 func (Secret) GoString() string { return "config.Secret(********)" }
 
+// MarshalText masks the value in JSON and in log records, where encoding/json
+// would write the bytes in base64.
+func (Secret) MarshalText() ([]byte, error) { return []byte("********"), nil }
+
 // Listen is where the gateway listens: "host:port", ":port" or "unix:/path".
 type Listen struct {
 	HTTP  string // empty: none
