@@ -304,7 +304,7 @@ func TestLogNamesWhoAskedAndNoToken(t *testing.T) {
 	ask(o, http.MethodPost, "http://127.0.0.1/-/reload", bearer)
 	ask(o, http.MethodPost, "http://127.0.0.1/-/reload", "Authorization: Bearer wrong-"+token)
 	got := out.String()
-	for _, want := range []string{`"msg":"reload rejected"`, `"mistakes":2`, `"remote":"192.0.2.1:1234"`, `"msg":"admin request refused"`, `"reason":"token"`} {
+	for _, want := range []string{`"msg":"reload asked for on the admin listener"`, `"applied":false`, `"remote":"192.0.2.1:1234"`, `"msg":"admin request refused"`, `"reason":"token"`} {
 		if !strings.Contains(got, want) {
 			t.Errorf("log lacks %s:\n%s", want, got)
 		}

@@ -140,12 +140,13 @@ func (h *handler) topDenied(w http.ResponseWriter, r *http.Request, id string) {
 func hundredths(x float64) float64 { return math.Round(x*100) / 100 }
 
 func (h *handler) reload(w http.ResponseWriter, r *http.Request, id string) {
-	log := h.o.Logger.With("request_id", id, "remote", r.RemoteAddr)
-	log.Info("reload asked for on the admin listener")
 	// Hanging up in the middle must not decide what configuration is in force.
-	if err := h.o.Reload(context.WithoutCancel(r.Context())); err != nil {
+	err := h.o.Reload(context.WithoutCancel(r.Context()))
+	// What was wrong is told by whoever reloads; this says who asked.
+	h.o.Logger.Info("reload asked for on the admin listener",
+		"request_id", id, "remote", r.RemoteAddr, "applied", err == nil)
+	if err != nil {
 		mistakes := strings.Split(strings.TrimSpace(err.Error()), "\n")
-		log.Warn("reload rejected", "mistakes", len(mistakes))
 		httperr.Write(w, r, id, &httperr.Error{
 			Status: http.StatusUnprocessableEntity, Reason: "rejected", Err: err,
 			Detail: "the new configuration was rejected; the one in force stays in force",

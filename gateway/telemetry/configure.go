@@ -31,7 +31,7 @@ func (t *Telemetry) routesLocked(old map[string]*route, names []string) map[stri
 		case name == Unmatched || name == "":
 			// always there
 		case name == other:
-			next[name] = t.otherRoute // a route may be called that; it shares the series
+			next[name] = t.otherRoute() // a route may be called that; it shares the series
 		case old[name] != nil:
 			next[name] = old[name]
 		default:
@@ -39,7 +39,7 @@ func (t *Telemetry) routesLocked(old map[string]*route, names []string) map[stri
 		}
 	}
 	for name, r := range old {
-		if next[name] != nil || r == t.otherRoute {
+		if next[name] != nil || name == other {
 			continue
 		}
 		r.retired = true

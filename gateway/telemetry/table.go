@@ -74,7 +74,7 @@ func (t *Telemetry) route(name string) *route {
 	if r := t.current.Load().routes[name]; r != nil {
 		return r
 	}
-	return t.otherRoute
+	return t.otherRoute()
 }
 
 // countRequest counts one request of r.
@@ -90,7 +90,7 @@ func (t *Telemetry) newRequestCell(r *route, method, code int) *prometheus.Count
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if r.retired {
-		r = t.otherRoute // see table
+		r = t.otherRoute() // see table
 	}
 	return fill(&r.requests[method][code], t.requests, clean(r.name), methodLabels[method], codes.labels[code])
 }

@@ -58,10 +58,11 @@ type Telemetry struct {
 
 	// current is what is in force, replaced whole by Configure.
 	current atomic.Pointer[table]
-	// The routes that no configuration gives or takes; see table.
-	unmatched, otherRoute *route
-	otherDecisions        *decisions
-	otherTarget           *target
+	// What no configuration gives or takes; see table.
+	unmatched      *route
+	otherRoute     func() *route // made when it is first needed
+	otherDecisions *decisions
+	otherTarget    *target
 
 	mu sync.Mutex // protects the following fields, and the making and retiring of series
 	// configHash is the label of gateway_config_info, empty before the first load.
@@ -105,7 +106,7 @@ func New(o Options) *Telemetry {
 		MaxRequestsInFlight: 4,
 	})
 	t.unmatched = t.newRoute(Unmatched)
-	t.otherRoute = t.newRoute(other)
+	t.otherRoute = sync.OnceValue(func() *route { return t.newRoute(other) })
 	t.otherDecisions = &decisions{labels: Limit{Route: other, Plan: other, Limit: other}}
 	t.otherTarget = &target{labels: Target{Upstream: other, Target: other}}
 	t.current.Store(&table{})
