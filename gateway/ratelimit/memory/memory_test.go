@@ -213,11 +213,10 @@ func TestTakeOfKnownKeysDoesNotAllocate(t *testing.T) {
 
 // A million callers, each with an address and a bucket of their own.
 func TestMemoryPerKey(t *testing.T) {
-	const keys, limit = 1_000_000, 140
+	const keys, limit = manyKeys, 140
 	p := bucketOf(t, 600, time.Hour, 100)
-	// Room for all the store may need, so that what is measured is the store.
 	before := heap()
-	s := mustStore(t, Options{})
+	s := mustStore(t, Options{MaxKeys: keys, Now: newClock().Load}) // nothing runs out
 	charges := []ratelimit.Charge{{Policy: p, Cost: 1}}
 	var ds []ratelimit.Decision
 	for i := range keys {
@@ -235,7 +234,7 @@ func TestMemoryPerKey(t *testing.T) {
 	} else {
 		t.Logf("%.0f bytes a key", per)
 	}
-	// One more key than there is room for, and it is still a million.
+	// One more key than there is room for, and there are no more of them.
 	if d := takeOne(t, s, p, "{ip:198.51.100.1}"); !d.Allowed || s.Len() != keys || s.Overflows() != 1 {
 		t.Errorf("one more key: %+v, %d keys, %d overflows", d, s.Len(), s.Overflows())
 	}
