@@ -34,8 +34,8 @@ type ClientOptions struct {
 	Username string
 	// Password is the user's; empty with an empty PasswordFile logs in without.
 	Password string
-	// PasswordFile names a file that holds the password; one final newline is
-	// cut. It is read for every new connection, so that a changed password is
+	// PasswordFile names a file that holds the password; one final newline, LF
+	// or CRLF, is cut. It is read for every new connection, so that a changed password is
 	// used without a restart. At most one of Password and PasswordFile.
 	PasswordFile string
 	// TLS, if set, encrypts the connection. An empty ServerName is filled from

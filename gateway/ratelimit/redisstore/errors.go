@@ -129,6 +129,14 @@ func replyKind(msg string) string {
 	if kind, ok := replies[code]; ok {
 		return kind
 	}
+	switch {
+	case strings.HasPrefix(msg, "Protocol error: unauthenticated"):
+		// Before a login a server reads at most ten arguments, and a decision has
+		// more: this is how it says that it wants a password.
+		return KindAuth
+	case strings.HasPrefix(msg, "The user executing the script"):
+		return KindNoPerm // may run scripts, but not what ours does
+	}
 	return KindOther
 }
 
@@ -152,6 +160,12 @@ func (s *Store) explain(err error, charges []ratelimit.Charge) error {
 				return fmt.Errorf("take from redis: read %q: %w; delete it to begin anew", s.key(&charges[i-1]), errValue)
 			}
 		}
+	}
+	switch Kind(err) {
+	case KindTimeout:
+		return fmt.Errorf("take from redis: no answer within %s: %w", s.timeout, err)
+	case KindLost:
+		return fmt.Errorf("take from redis: the connection broke off before the answer: %w", err)
 	}
 	return fmt.Errorf("take from redis: %w", err)
 }

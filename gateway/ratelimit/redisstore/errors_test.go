@@ -1,0 +1,376 @@
+package redisstore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"bouncer/gateway/ratelimit"
+	"bouncer/gateway/ratelimit/redisstore"
+	"bouncer/internal/redistest"
+)
+
+// TestKinds brings about every kind of error: on real servers, and on a fake
+// one where a real server cannot be brought to it at will.
+func TestKinds(t *testing.T) {
+	seen := map[string]bool{}
+	story := func(kind, how string, f func(t *testing.T) error) {
+		t.Helper()
+		t.Run(kind+"/"+how, func(t *testing.T) {
+			err := f(t)
+			if got := redisstore.Kind(err); got != kind {
+				t.Errorf("kind %q, want %q: %v", got, kind, err)
+			}
+			if got := redisstore.Kind(fmt.Errorf("wrapped: %w", err)); got != kind {
+				t.Errorf("wrapped: kind %q, want %q", got, kind)
+			}
+			seen[kind] = true
+			t.Log(err)
+		})
+	}
+	take := func(t *testing.T, s *redisstore.Store) error {
+		t.Helper()
+		_, err := s.Take(t.Context(), charges(perMinute(t), perDay(t)), nil)
+		return err
+	}
+	server := func(args ...string) func(t *testing.T) error {
+		return func(t *testing.T) error {
+			srv := redistest.Start(t, args...)
+			return take(t, at(t, srv.Addr()))
+		}
+	}
+	answer := func(reply string) func(t *testing.T) error {
+		return func(t *testing.T) error { return take(t, at(t, startFake(t, reply).addr)) }
+	}
+
+	story(redisstore.KindRefused, "nobody listens", func(t *testing.T) error {
+		srv := redistest.Start(t)
+		srv.Kill()
+		return take(t, at(t, srv.Addr()))
+	})
+	story(redisstore.KindRefused, "no such socket", func(t *testing.T) error {
+		return take(t, open(t, redisstore.ClientOptions{
+			Network: "unix", Address: filepath.Join(t.TempDir(), "none.sock"),
+		}, redisstore.Options{Timeout: generous}))
+	})
+	story(redisstore.KindTimeout, "frozen", func(t *testing.T) error {
+		srv := redistest.Start(t)
+		srv.Freeze()
+		return take(t, open(t, redisstore.ClientOptions{Address: srv.Addr()}, redisstore.Options{Timeout: 20 * time.Millisecond}))
+	})
+	story(redisstore.KindLost, "hangs up", func(t *testing.T) error {
+		return take(t, at(t, serve(t, func(c net.Conn) {
+			r := redisCommands(c)
+			if _, err := r.next(); err != nil { // HELLO
+				return
+			}
+			_, _ = c.Write([]byte("-ERR unknown command\r\n"))
+			_, _ = r.next()
+		})))
+	})
+	story(redisstore.KindPool, "all connections busy", func(t *testing.T) error {
+		srv := redistest.Start(t)
+		store := open(t, redisstore.ClientOptions{Address: srv.Addr(), PoolSize: 1, Timeout: 200 * time.Millisecond},
+			redisstore.Options{Timeout: 200 * time.Millisecond})
+		mustTake(t, store, charges(perDay(t)))
+		srv.Freeze()
+		// Of three at once, one holds the connection until its time is up; another
+		// waits for it in vain.
+		errs := make(chan error, 3)
+		for range cap(errs) {
+			go func() {
+				_, err := store.Take(context.Background(), charges(perDay(t)), nil)
+				errs <- err
+			}()
+		}
+		var pool error
+		for range cap(errs) {
+			if err := <-errs; redisstore.Kind(err) == redisstore.KindPool {
+				pool = err
+			} else if redisstore.Kind(err) != redisstore.KindTimeout {
+				t.Errorf("want pool or timeout: %v", err)
+			}
+		}
+		return pool
+	})
+	story(redisstore.KindReadOnly, "a replica", server("--replicaof", "127.0.0.1 1"))
+	story(redisstore.KindClusterDown, "a replica without a primary", func(t *testing.T) error {
+		return take(t, at(t, startFake(t, "-MASTERDOWN Link with MASTER is down\r\n").addr))
+	})
+	story(redisstore.KindClusterDown, "a cluster without slots", server("--cluster-enabled", "yes"))
+	story(redisstore.KindMoved, "another node", answer("-MOVED 3999 127.0.0.1:1\r\n"))
+	story(redisstore.KindOOM, "maxmemory", server("--maxmemory", "1kb", "--maxmemory-policy", "noeviction"))
+	story(redisstore.KindLoading, "reading its data", answer("-LOADING Redis is loading the dataset in memory\r\n"))
+	story(redisstore.KindAuth, "no password", server("--requirepass", "secret-one"))
+	story(redisstore.KindAuth, "wrong password", func(t *testing.T) error {
+		srv := redistest.Start(t, "--requirepass", "secret-one")
+		err := take(t, open(t, redisstore.ClientOptions{Address: srv.Addr(), Password: "secret-two"}, redisstore.Options{Timeout: generous}))
+		if err != nil && strings.Contains(err.Error(), "secret") {
+			t.Errorf("the error shows a secret: %v", err)
+		}
+		return err
+	})
+	story(redisstore.KindAuth, "password file gone", func(t *testing.T) error {
+		srv := redistest.Start(t, "--requirepass", "secret-one")
+		file := filepath.Join(t.TempDir(), "password")
+		writeFile(t, file, "secret-one\n")
+		store := open(t, redisstore.ClientOptions{Address: srv.Addr(), PasswordFile: file}, redisstore.Options{Timeout: generous})
+		if err := os.Remove(file); err != nil {
+			t.Fatal(err)
+		}
+		return take(t, store)
+	})
+	for how, rules := range map[string][]string{
+		"no scripts": {"~*", "+@all", "-@scripting"},
+		"no keys":    {"~other:*", "+@all"},
+		"no writes":  {"~*", "+@all", "-set"},
+	} {
+		story(redisstore.KindNoPerm, how, func(t *testing.T) error {
+			srv := redistest.Start(t)
+			set := append([]any{"acl", "setuser", "limiter", "on", ">pw"}, anys(rules)...)
+			if err := srv.Client(t).Do(t.Context(), set...).Err(); err != nil {
+				t.Fatal(err)
+			}
+			return take(t, open(t, redisstore.ClientOptions{Address: srv.Addr(), Username: "limiter", Password: "pw"},
+				redisstore.Options{Timeout: generous}))
+		})
+	}
+	story(redisstore.KindBusy, "an endless script", func(t *testing.T) error {
+		srv := redistest.Start(t, "--lua-time-limit", "1")
+		look := srv.Client(t)
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		wg.Go(func() {
+			if err := look.Eval(t.Context(), "while true do end", nil).Err(); err == nil {
+				t.Error("the endless script ended by itself")
+			}
+		})
+		other := redis.NewClient(&redis.Options{Addr: srv.Addr(), MaxRetries: -1})
+		defer func() {
+			if err := other.ScriptKill(context.Background()).Err(); err != nil {
+				t.Errorf("script kill: %v", err)
+			}
+			_ = other.Close()
+		}()
+		for !redis.HasErrorPrefix(other.Ping(t.Context()).Err(), "BUSY") {
+			if t.Context().Err() != nil {
+				t.Fatal("the script never made the server busy")
+			}
+		}
+		return take(t, at(t, srv.Addr()))
+	})
+	story(redisstore.KindMisconf, "cannot save", func(t *testing.T) error {
+		dir := filepath.Join(t.TempDir(), "data")
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		srv := redistest.Start(t, "--dir", dir, "--save", "3600 1", "--stop-writes-on-bgsave-error", "yes")
+		look := srv.Client(t)
+		if err := os.RemoveAll(dir); err != nil {
+			t.Fatal(err)
+		}
+		look.BgSave(t.Context())
+		for !strings.Contains(look.Info(t.Context(), "persistence").Val(), "rdb_last_bgsave_status:err") {
+			if t.Context().Err() != nil {
+				t.Fatal("the server keeps saving")
+			}
+		}
+		return take(t, at(t, srv.Addr()))
+	})
+	story(redisstore.KindNoScript, "forgets at once", answer("-NOSCRIPT No matching script. Please use EVAL.\r\n"))
+	story(redisstore.KindClosed, "after Close", func(t *testing.T) error {
+		srv := redistest.Start(t)
+		store := at(t, srv.Addr())
+		if err := store.Close(); err != nil {
+			t.Fatal(err)
+		}
+		return take(t, store)
+	})
+	story(redisstore.KindCanceled, "a probe that is called off", func(t *testing.T) error {
+		srv := redistest.Start(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		return at(t, srv.Addr()).Probe(ctx)
+	})
+	story(redisstore.KindOther, "anything else", answer("-ERR unknown command 'evalsha'\r\n"))
+	for how, reply := range nonsense {
+		story(redisstore.KindCorrupt, how, answer(reply))
+	}
+
+	for _, kind := range redisstore.Kinds() {
+		if !seen[kind] {
+			t.Errorf("no test brings about kind %q", kind)
+		}
+	}
+	for kind := range seen {
+		if !slices.Contains(redisstore.Kinds(), kind) {
+			t.Errorf("kind %q is not among Kinds", kind)
+		}
+	}
+	if got := redisstore.Kind(nil); got != "" {
+		t.Errorf("Kind(nil) = %q", got)
+	}
+	if got := redisstore.Kind(errors.New("x")); got != redisstore.KindOther {
+		t.Errorf("Kind of a stranger = %q", got)
+	}
+}
+
+// nonsense are replies to a decision on two limits (20 and 100 at most) that the
+// script never gives.
+var nonsense = map[string]string{
+	"a status":             "+OK\r\n",
+	"nil":                  "*-1\r\n",
+	"nil string":           "$-1\r\n",
+	"a number":             ":1\r\n",
+	"a web server":         "HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n",
+	"too few":              numbers(1, 19, 600000, 0),
+	"none":                 numbers(),
+	"too many":             numbers(1, 19, 600000, 0, 1, 99, 5, 0, 0),
+	"not a number":         "*8\r\n+a\r\n+b\r\n+c\r\n+d\r\n+e\r\n+f\r\n+g\r\n+h\r\n",
+	"too large":            "*8\r\n:99999999999999999999\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n",
+	"a verdict of 2":       numbers(2, 19, 600000, 0, 1, 99, 5, 0),
+	"negative remaining":   numbers(1, -1, 600000, 0, 1, 99, 5, 0),
+	"more than the burst":  numbers(1, 21, 600000, 0, 1, 99, 5, 0),
+	"more than the quota":  numbers(1, 19, 600000, 0, 1, 101, 5, 0),
+	"negative reset":       numbers(1, 19, -5, 0, 1, 99, 5, 0),
+	"allowed but wait":     numbers(1, 19, 5, 7, 1, 99, 5, 0),
+	"a negative wait":      numbers(0, 0, 5, -2, 1, 99, 5, 0),
+	"more than fits":       "*9223372036854775807\r\n",
+	"a less than nil list": "*-7\r\n",
+}
+
+func numbers(ns ...int64) string {
+	s := fmt.Sprintf("*%d\r\n", len(ns))
+	for _, n := range ns {
+		s += fmt.Sprintf(":%d\r\n", n)
+	}
+	return s
+}
+
+func anys(ss []string) []any {
+	out := make([]any, len(ss))
+	for i, s := range ss {
+		out[i] = s
+	}
+	return out
+}
+
+// TestForeignValuesAreCorrupt: what we did not write under our keys is an error,
+// stays as it is, and charges nothing else.
+func TestForeignValuesAreCorrupt(t *testing.T) {
+	srv := redistest.Start(t)
+	look := srv.Client(t)
+	store := at(t, srv.Addr())
+	const bucket, window = "rl:v1:{user:priya123}:plan/per-minute:tb/60", "rl:v1:{user:priya123}:plan/per-day:fw/86400"
+	ctx := t.Context()
+
+	check := func(key, what string) {
+		t.Helper()
+		before := look.Dump(ctx, key).Val()
+		cs := charges(perMinute(t), perDay(t))
+		err := wantKind(t, store, cs, redisstore.KindCorrupt)
+		if err == nil || !strings.Contains(err.Error(), key) {
+			t.Errorf("%s in %s: the error does not name the key: %v", what, key, err)
+		}
+		if after := look.Dump(ctx, key).Val(); after != before {
+			t.Errorf("%s in %s was changed", what, key)
+		}
+		if n := look.DBSize(ctx).Val(); n != 1 {
+			t.Errorf("%s in %s: %d keys, want the planted one only", what, key, n)
+		}
+		look.FlushDB(ctx)
+		if ds := mustTake(t, store, cs); ds[0].Remaining != 19 || ds[1].Remaining != 99 {
+			t.Errorf("after it was deleted: %+v", ds)
+		}
+		look.FlushDB(ctx)
+	}
+	for _, value := range []string{
+		"", "hello", "1", "1:2", "1:2:3:4", "1:2:", ":2:3", "-1:2:3", "1:2:-3", "1.5:2:3", "1e3:2:3", " 1:2:3", "1:2:3\n",
+		"1:0:3", "1:9007199254740992:3", "9007199254740992:2:3", "1:2:9007199254740992", "0x1:2:3", "1:2:nan",
+		"99999999999999999999999999999999999999:2:3", "1:2:3\x00", strings.Repeat("9", 400) + ":1:1",
+	} {
+		look.Set(ctx, bucket, value, 0)
+		check(bucket, fmt.Sprintf("%.40q", value))
+	}
+	for _, value := range []string{"", "hello", "1", "1:2:3", "-1:2", "1:-2", "9007199254740992:1", "1:9007199254740992", "1:2 ", "1:\xff"} {
+		look.Set(ctx, window, value, 0)
+		check(window, fmt.Sprintf("%q", value))
+	}
+	for _, key := range []string{bucket, window} {
+		look.HSet(ctx, key, "a", 1)
+		check(key, "a hash")
+		look.RPush(ctx, key, "a")
+		check(key, "a list")
+		look.ZAdd(ctx, key, redis.Z{Member: "a"})
+		check(key, "a sorted set")
+	}
+}
+
+// TestOddButWellFormedValues: a state that our numbers can hold, however odd, is
+// decided by the rule, and the wait that results is a number.
+func TestOddButWellFormedValues(t *testing.T) {
+	srv := redistest.Start(t)
+	look := srv.Client(t)
+	store := at(t, srv.Addr())
+	const bucket, window = "rl:v1:{user:priya123}:plan/per-minute:tb/60", "rl:v1:{user:priya123}:plan/per-day:fw/86400"
+	for _, v := range [][2]string{
+		{bucket, "9007199254740991:4503599627370496:9007199254740991"},
+		{bucket, "9007199254740991:1:9007199254740991"},
+		{bucket, "0:1:9007199254740991"},
+		{bucket, "4503599627370495:4503599627370496:0"},
+		{window, "9007199254740991:9007199254740991"},
+		{window, "0:9007199254740991"},
+	} {
+		look.FlushDB(t.Context())
+		look.Set(t.Context(), v[0], v[1], 0)
+		for _, d := range mustTake(t, store, charges(perMinute(t), perDay(t))) {
+			if d.Remaining < 0 || d.Remaining > 100 || d.Reset < 0 || d.RetryAfter < 0 || d.Allowed != (d.RetryAfter == 0) {
+				t.Errorf("%s = %s: %+v", v[0], v[1], d)
+			}
+		}
+	}
+}
+
+// TestNothingIsHalfWritten: a server that refuses writes refuses the whole list.
+func TestNothingIsHalfWritten(t *testing.T) {
+	srv := redistest.Start(t)
+	look := srv.Client(t)
+	store := at(t, srv.Addr())
+	cs := charges(perMinute(t), perDay(t))
+	mustTake(t, store, cs)
+	dump := func() string {
+		return look.Get(t.Context(), "rl:v1:{user:priya123}:plan/per-minute:tb/60").Val() + " " +
+			look.Get(t.Context(), "rl:v1:{user:priya123}:plan/per-day:fw/86400").Val()
+	}
+	before := dump()
+	for kind, set := range map[string][2]string{
+		redisstore.KindOOM: {"maxmemory", "1"},
+	} {
+		look.ConfigSet(t.Context(), set[0], set[1])
+		wantKind(t, store, cs, kind)
+		if after := dump(); after != before {
+			t.Errorf("%s: %q became %q", kind, before, after)
+		}
+	}
+	look.ConfigSet(t.Context(), "maxmemory", "0")
+	if ds := mustTake(t, store, cs); ds[1].Remaining != 98 || !ratelimit.Admitted(ds) {
+		t.Errorf("afterwards: %+v", ds)
+	}
+}
+
+func writeFile(t testing.TB, name, content string) {
+	t.Helper()
+	if err := os.WriteFile(name, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}

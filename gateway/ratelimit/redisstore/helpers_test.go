@@ -1,0 +1,204 @@
+package redisstore_test
+
+import (
+	"context"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"bouncer/gateway/ratelimit"
+	"bouncer/gateway/ratelimit/redisstore"
+)
+
+// open returns a store on client options o, closed when t is over.
+func open(t testing.TB, co redisstore.ClientOptions, o redisstore.Options) *redisstore.Store {
+	t.Helper()
+	if co.Timeout == 0 {
+		co.Timeout = o.Timeout
+	}
+	client, err := redisstore.NewClient(co)
+	if err != nil {
+		t.Fatal(err)
+	}
+	store, err := redisstore.New(client, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := store.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return store
+}
+
+// at returns a store with a generous timeout on the server at addr.
+func at(t testing.TB, addr string) *redisstore.Store {
+	t.Helper()
+	return open(t, redisstore.ClientOptions{Address: addr}, redisstore.Options{Timeout: generous})
+}
+
+func newPolicy(t testing.TB, spec ratelimit.Policy) *ratelimit.Policy {
+	t.Helper()
+	if spec.Name == "" {
+		spec.Name = spec.Scope[strings.LastIndexByte(spec.Scope, '/')+1:]
+	}
+	p, err := ratelimit.NewPolicy(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func perMinute(t testing.TB) *ratelimit.Policy {
+	t.Helper()
+	return newPolicy(t, ratelimit.Policy{
+		Scope: "plan/per-minute", Algorithm: ratelimit.TokenBucket, Quota: 100, Window: time.Minute, Burst: 20,
+	})
+}
+
+func perDay(t testing.TB) *ratelimit.Policy {
+	t.Helper()
+	return newPolicy(t, ratelimit.Policy{
+		Scope: "plan/per-day", Algorithm: ratelimit.FixedWindow, Quota: 100, Window: 24 * time.Hour,
+	})
+}
+
+// charges asks one unit of each policy for priya123.
+func charges(ps ...*ratelimit.Policy) []ratelimit.Charge {
+	cs := make([]ratelimit.Charge, len(ps))
+	for i, p := range ps {
+		cs[i] = ratelimit.Charge{Policy: p, Partition: "{user:priya123}", Caller: "{user:priya123}", Cost: 1}
+	}
+	return cs
+}
+
+// mustTake takes and ends the test on an error.
+func mustTake(t testing.TB, s ratelimit.Store, cs []ratelimit.Charge) []ratelimit.Decision {
+	t.Helper()
+	ds, err := s.Take(t.Context(), cs, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ds
+}
+
+// wantKind takes and compares the kind of the error.
+func wantKind(t testing.TB, s ratelimit.Store, cs []ratelimit.Charge, kind string) error {
+	t.Helper()
+	ds, err := s.Take(t.Context(), cs, nil)
+	if got := redisstore.Kind(err); got != kind {
+		t.Errorf("take: kind %q, want %q (%v)", got, kind, err)
+	}
+	if err != nil && len(ds) != 0 {
+		t.Errorf("take: %d decisions beside an error", len(ds))
+	}
+	return err
+}
+
+// commandCalls returns how often each command was run, of commands that the
+// server counts; those of the looking itself are left out.
+func commandCalls(t testing.TB, c *redis.Client) map[string]int {
+	t.Helper()
+	info, err := c.Info(t.Context(), "commandstats").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	calls := map[string]int{}
+	for line := range strings.Lines(info) {
+		rest, ok := strings.CutPrefix(line, "cmdstat_")
+		if !ok {
+			continue
+		}
+		name, rest, _ := strings.Cut(rest, ":calls=")
+		n, _, _ := strings.Cut(rest, ",")
+		if name == "info" || strings.HasPrefix(name, "config") || strings.HasPrefix(name, "client") {
+			continue
+		}
+		if calls[name], err = strconv.Atoi(n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return calls
+}
+
+func resetStats(t testing.TB, c *redis.Client) {
+	t.Helper()
+	if err := c.ConfigResetStat(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A fake is a server that answers every command but HELLO with what reply
+// returns, for what no real server can be brought to say at will.
+type fake struct {
+	addr  string
+	mu    sync.Mutex
+	reply string
+}
+
+func startFake(t testing.TB, reply string) *fake {
+	t.Helper()
+	f := &fake{reply: reply}
+	f.addr = serve(t, func(c net.Conn) {
+		r := redisCommands(c)
+		for {
+			command, err := r.next()
+			if err != nil {
+				return
+			}
+			f.mu.Lock()
+			out := f.reply
+			f.mu.Unlock()
+			if strings.EqualFold(command[0], "hello") {
+				out = "-ERR unknown command 'hello'\r\n" // RESP 2 then
+			}
+			if _, err := c.Write([]byte(out)); err != nil {
+				return
+			}
+		}
+	})
+	return f
+}
+
+func (f *fake) answer(reply string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.reply = reply
+}
+
+// serve accepts connections on a free loopback port and hands each to handle,
+// in a goroutine; all end with the test.
+func serve(t testing.TB, handle func(net.Conn)) (addr string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			stop := context.AfterFunc(ctx, func() { _ = c.Close() })
+			wg.Go(func() {
+				defer func() { stop(); _ = c.Close() }()
+				handle(c)
+			})
+		}
+	})
+	t.Cleanup(func() {
+		cancel()
+		_ = l.Close()
+		wg.Wait()
+	})
+	return l.Addr().String()
+}
