@@ -25,7 +25,7 @@ func TestStore(t *testing.T) {
 }
 
 // The same suite when every key of the store has the same hash, and so the same
-// shard and the same chain.
+// shard and the same slot.
 func TestStoreWithCollidingHashes(t *testing.T) {
 	limittest.Run(t, func(t testing.TB, clock *limittest.Clock) ratelimit.Store {
 		s := mustStore(t, Options{Now: clock.Now})
@@ -397,7 +397,7 @@ func TestSmallTableAnswersAsAnEndlessOneUnlessItSaysSo(t *testing.T) {
 			t.Fatal(err)
 		}
 		if rapid.Bool().Draw(t, "collide") {
-			collide(small, 3<<62|1) // four shards, chains in each
+			collide(small, 3<<62|1) // four shards, two tags
 		}
 		endless, err := New(Options{Now: c.Load})
 		if err != nil {
@@ -455,13 +455,13 @@ func TestSmallTableAnswersAsAnEndlessOneUnlessItSaysSo(t *testing.T) {
 func count(s *Store) (n int) {
 	for i := range s.shards {
 		sh := &s.shards[i]
-		for _, head := range sh.index {
-			for e := head; e != none; e = sh.at(e).next {
+		for _, sl := range sh.index.slots {
+			if sl.ref != 0 {
 				n++
 			}
 		}
-		if len(sh.heap) == 0 && len(sh.index) != 0 {
-			panic("entries that are not in the heap")
+		if len(sh.heap) != sh.index.used {
+			panic("an entry that is not in the heap, or in it twice")
 		}
 	}
 	return n

@@ -23,7 +23,7 @@ type entry struct {
 	policy    *ratelimit.Policy
 	spent     int64 // see ratelimit.State, whose Den is policy.Den()
 	time      int64
-	next      uint32 // the next entry with the same hash, or the next free one
+	next      uint32 // the next unused entry, if this one is unused
 }
 
 func (e *entry) state() ratelimit.State {
@@ -36,19 +36,19 @@ func (e *entry) set(p *ratelimit.Policy, s ratelimit.State) {
 
 // A shard is a part of the table with its own lock.
 //
-// Entries live in chunks that never move, and are found through the 64-bit hash
-// of their key; keys with the same hash form a chain. A heap orders them by when
-// they run out at the earliest. A charge puts that off, so a charge need not
-// touch the heap: an entry that comes up is looked at again, and is put back if
-// it still counts.
+// Entries live in chunks that never move, and are found through an index of
+// hashes. A heap orders them by when they run out at the earliest. A charge puts
+// that off, so a charge need not touch the heap: an entry that comes up is looked
+// at again, and is put back if it still counts. (A plan that was raised brings it
+// forward; its entries then make room when they would have before.)
 type shard struct {
 	hash hasher
 
 	mu sync.Mutex
 	// mu protects the following fields.
-	index  map[uint64]uint32 // hash to the first entry of its chain
+	index  index
 	chunks []*[chunkSize]entry
-	free   uint32 // a chain of unused entries
+	free   uint32 // the first unused entry, or none
 	heap   []due
 
 	// earliest is heap[0].at, or the end of time; it is written under mu and
@@ -66,7 +66,6 @@ type due struct {
 
 func (sh *shard) init(h hasher) {
 	sh.hash = h
-	sh.index = make(map[uint64]uint32)
 	sh.free = none
 	sh.earliest.Store(math.MaxInt64)
 }
@@ -78,16 +77,19 @@ func (sh *shard) at(i uint32) *entry {
 
 // lookup returns the entry of a key, or none.
 func (sh *shard) lookup(hash uint64, partition string, p *ratelimit.Policy) uint32 {
-	i, ok := sh.index[hash]
-	if !ok {
+	slots := sh.index.slots
+	if len(slots) == 0 {
 		return none
 	}
-	for i != none {
-		e := sh.at(i)
-		if e.partition == partition && sameKey(e.policy, p) {
-			return i
+	tag, mask := tagOf(hash), uint32(len(slots)-1)
+	for i := tag & mask; slots[i].ref != 0; i = (i + 1) & mask {
+		if slots[i].tag != tag {
+			continue
 		}
-		i = e.next
+		n := slots[i].ref - 1
+		if e := sh.at(n); e.partition == partition && sameKey(e.policy, p) {
+			return n
+		}
 	}
 	return none
 }
@@ -104,12 +106,7 @@ func (sh *shard) insert(hash uint64, partition string, p *ratelimit.Policy, s ra
 	// A copy, since the caller's string may be part of a larger one.
 	e.partition = strings.Clone(partition)
 	e.set(p, s)
-	e.next = none
-	if head, ok := sh.index[hash]; ok {
-		e.next = head
-	}
-	sh.index[hash] = i
-
+	sh.index.add(tagOf(hash), i)
 	sh.push(due{at: p.RunsOut(s), entry: i})
 	sh.earliest.Store(sh.heap[0].at)
 }
@@ -159,19 +156,7 @@ func (sh *shard) sweep(l *list, looks, want int) (removed, looked int) {
 // remove forgets entry i, which has left the heap.
 func (sh *shard) remove(i uint32) {
 	e := sh.at(i)
-	hash := sh.hash.sum(e.partition, e.policy)
-	switch head := sh.index[hash]; {
-	case head != i:
-		before := sh.at(head)
-		for before.next != i {
-			before = sh.at(before.next)
-		}
-		before.next = e.next
-	case e.next != none:
-		sh.index[hash] = e.next
-	default:
-		delete(sh.index, hash)
-	}
+	sh.index.remove(tagOf(sh.hash.sum(e.partition, e.policy)), i)
 	*e = entry{next: sh.free}
 	sh.free = i
 }
