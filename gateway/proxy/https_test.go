@@ -29,6 +29,8 @@ func TestHTTPSUpstream(t *testing.T) {
 			w.Header().Set("X-Seen", strings.Join([]string{r.Proto, r.Host, r.TLS.ServerName, r.Header.Get("X-Forwarded-Host"), r.Header.Get("X-Auth-User"), r.Trailer.Get("X-Client-Sum")}, " "))
 			if err == nil {
 				_, _ = w.Write(body)
+				// Without a length: beside one, HTTP/1.1 has no place for trailers.
+				_ = http.NewResponseController(w).Flush()
 			}
 			w.Header().Set("X-Sum", "42")
 		}))
