@@ -171,6 +171,7 @@ func TestFirstCredentialPresentDecides(t *testing.T) {
 		{[]string{"Authorization: ApiKey " + keyPlain, "Authorization: Bearer x", "Cookie: session=" + cookies}, "several"},
 		{[]string{"Authorization: Basic abc", "Authorization: ApiKey x", "Cookie: session=" + cookies}, "several"},
 		{[]string{"Authorization: Basic abc", "Authorization: Basic def", "Cookie: session=" + cookies}, "user cookie-user"},
+		{[]string{"Authorization: \t Bearer " + mine + " "}, "user header-user"}, // HTTP/2 does not cut white space
 		{[]string{"X-API-Key: a", "X-API-Key: b", "Authorization: Bearer " + mine}, "user header-user"},
 		{[]string{"Cookie: a=1", "Authorization: ApiKey " + keyPlain}, "user user-of-k-2"},
 	} {

@@ -107,6 +107,11 @@ func TestCacheEndsWithTheToken(t *testing.T) {
 		if got := reason(t, a, r); got != tt.want {
 			t.Errorf("at %v: %s, want %s", tt.after, got, tt.want)
 		}
+		// What verified is remembered for as long as it would verify again.
+		wantKnown := strings.HasPrefix(tt.want, "user ")
+		if _, err := a.Authenticate(r, auth.Check{OnlyKnown: true}); (err == nil) != wantKnown {
+			t.Errorf("at %v, from the cache: %v", tt.after, err)
+		}
 	}
 }
 

@@ -36,6 +36,7 @@ func TestStrip(t *testing.T) {
 		{everything, "Cookie: session=x", ""},
 		{everything, "Cookie: session=x;", ""},
 		{everything, "Cookie: session=x; session=y", ""},
+		{everything, "Cookie: session=x; ;; session=y;", ""},
 		{everything, "Cookie: session", ""},
 		{everything, "Cookie: a=1; session=x; b=\"2;c=3", "Cookie: a=1; b=\"2;c=3"},
 		{everything, "Cookie: session=x; b=2", "Cookie: b=2"},
