@@ -23,6 +23,7 @@ package gateway
 import (
 	"crypto/tls"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -36,6 +37,7 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"bouncer/gateway/auth"
 	"bouncer/gateway/config"
 	"bouncer/gateway/ratelimit"
 	"bouncer/gateway/ratelimit/memory"
@@ -74,6 +76,8 @@ type Gateway struct {
 
 	untrusted rate.Sometimes // bounds the warning about a proxy nobody trusts
 
+	showing sync.Mutex // held while the metric and the log are told of the store's state
+
 	mu        sync.Mutex // protects the following fields: one reload at a time
 	upstreams map[string]*pooled
 	shared    *shared
@@ -99,7 +103,7 @@ func New(o Options) (*Gateway, error) {
 	}
 	g := &Gateway{options: o, started: time.Now(), stopped: make(chan struct{}), upstreams: map[string]*pooled{}}
 	g.untrusted = rate.Sometimes{First: 1, Interval: time.Hour}
-	g.telemetry = telemetry.New(telemetry.Options{Out: o.Log, StoreErrorKinds: storeErrorKinds()})
+	g.telemetry = telemetry.New(telemetry.Options{Out: o.Log, StoreErrorKinds: storeErrorKinds(), AuthReason: authReason})
 	g.log = g.telemetry.Logger()
 	var err error
 	if g.topDenied, err = topk.New(topDeniedKeys, 10*time.Minute); err != nil {
@@ -120,6 +124,18 @@ func New(o Options) (*Gateway, error) {
 		g.log.Warn("configuration", "at", w.Pos.String(), "path", w.Path, "warning", w.Message)
 	}
 	return g, nil
+}
+
+// authReason is the word for why a credential was refused. The error itself
+// may be a library's, and stays out of the log.
+func authReason(err error) string {
+	if refused, ok := errors.AsType[*auth.RefusedError](err); ok {
+		return string(refused.Reason)
+	}
+	if errors.Is(err, auth.ErrNotKnown) {
+		return telemetry.AuthNotLookedAt
+	}
+	return telemetry.AuthMissing
 }
 
 // deniedKey counts a denial for the list of the most denied partitions.

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -150,7 +151,7 @@ func (s *snapshot) authenticate(x *exchange, r *http.Request) *httperr.Error {
 	p, err := s.auth.Authenticate(r, auth.Check{OnlyKnown: true})
 	if errors.Is(err, auth.ErrNotKnown) {
 		if refused := s.failuresSpent(x, r, 0); refused != nil {
-			s.gw.telemetry.Auth("", "not_looked_at")
+			s.gw.telemetry.Auth("", telemetry.AuthNotLookedAt)
 			x.AuthError = err
 			return refused
 		}
@@ -158,7 +159,7 @@ func (s *snapshot) authenticate(x *exchange, r *http.Request) *httperr.Error {
 	}
 	if err == nil {
 		x.AuthMethod, x.User, x.Tenant, x.KeyID, x.TokenPlan = string(p.Method), p.User, p.Tenant, p.KeyID, p.Plan
-		s.gw.telemetry.Auth(x.AuthMethod, "accepted")
+		s.gw.telemetry.Auth(x.AuthMethod, telemetry.AuthAccepted)
 		return nil
 	}
 	x.AuthError = err
@@ -167,14 +168,14 @@ func (s *snapshot) authenticate(x *exchange, r *http.Request) *httperr.Error {
 			x.AuthError = nil
 			return nil
 		}
-		s.gw.telemetry.Auth("", "missing")
+		s.gw.telemetry.Auth("", telemetry.AuthMissing)
 		return s.unauthorized()
 	}
 	method := ""
 	if refused, ok := errors.AsType[*auth.RefusedError](err); ok {
 		method = string(refused.Method)
 	}
-	s.gw.telemetry.Auth(method, "refused")
+	s.gw.telemetry.Auth(method, telemetry.AuthRefused)
 	if refused := s.failuresSpent(x, r, 1); refused != nil {
 		return refused
 	}
@@ -244,8 +245,11 @@ func (s *snapshot) chargeLimits(x *exchange, r *http.Request) *httperr.Error {
 	}
 	ds, err := x.route.store.Take(&x.deciding, cs, x.decisionRoom[:0])
 	if err != nil {
-		x.StoreErr = err
-		return storeFailed(err)
+		e := storeFailed(err)
+		if e.Status != httperr.StatusClientClosedRequest {
+			x.StoreErr = err
+		}
+		return e
 	}
 	s.report(x, x.Plan, ds)
 	x.response.decisions = ds
@@ -306,15 +310,19 @@ func denied(x *exchange, ds []ratelimit.Decision) *httperr.Error {
 }
 
 // storeFailed is the answer when nobody could decide and the route is not to be
-// served without a decision.
+// served without a decision, or when the client left before there was one.
 func storeFailed(err error) *httperr.Error {
+	away, isAway := errors.AsType[*ratelimit.UnavailableError](err)
+	if !isAway && errors.Is(err, context.Canceled) {
+		return &httperr.Error{Status: httperr.StatusClientClosedRequest, Reason: "client_left", Err: err}
+	}
 	e := &httperr.Error{
 		Status: http.StatusServiceUnavailable, Reason: "store_unavailable",
 		Type:       httperr.TypeReducedCapacity,
 		Detail:     "Limits cannot be checked at the moment, and this path is not served without them. Try again shortly.",
 		RetryAfter: time.Second, Err: err,
 	}
-	if away, ok := errors.AsType[*ratelimit.UnavailableError](err); ok {
+	if isAway {
 		e.RetryAfter = away.RetryAfter
 	}
 	return e

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"os"
@@ -99,7 +100,7 @@ func (g *Gateway) applyLocked(cfg *config.Config) error {
 	}
 	if cert != nil {
 		g.certificate.Store(cert)
-		g.telemetry.Certificates(map[string]time.Time{cert.Leaf.Subject.CommonName: cert.Leaf.NotAfter})
+		g.telemetry.Certificates(map[string]time.Time{subject(cert.Leaf): cert.Leaf.NotAfter})
 	}
 	g.current.Store(s)
 
@@ -110,6 +111,7 @@ func (g *Gateway) applyLocked(cfg *config.Config) error {
 	}
 	g.upstreams = up
 	if g.shared != nil && g.shared != sh {
+		g.storeReplaced(g.shared, sh)
 		g.retireLocked(g.shared)
 	}
 	g.shared = sh
@@ -135,7 +137,7 @@ func (g *Gateway) retireLocked(sh *shared) {
 
 func (g *Gateway) upstreamDone(upstream, target string, status int, _ time.Duration, err error) {
 	if errors.Is(err, proxy.ErrClient) {
-		err = nil // the upstream was not at fault
+		err = context.Canceled // the upstream was not at fault
 	}
 	g.telemetry.UpstreamDone(upstream, target, status, err)
 }
@@ -150,6 +152,21 @@ func loadCertificate(c *config.HTTPS) (*tls.Certificate, error) {
 		return nil, fmt.Errorf("listen.https: cert_file and key_file: %w", err)
 	}
 	return &cert, nil
+}
+
+// subject is what a certificate is called in metrics: its first name, since the
+// common name is empty on most of today's.
+func subject(leaf *x509.Certificate) string {
+	if len(leaf.DNSNames) > 0 {
+		return leaf.DNSNames[0]
+	}
+	if cn := leaf.Subject.CommonName; cn != "" {
+		return cn
+	}
+	if len(leaf.IPAddresses) > 0 {
+		return leaf.IPAddresses[0].String()
+	}
+	return "unnamed"
 }
 
 // How soon a changed file is noticed.

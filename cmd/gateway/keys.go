@@ -50,6 +50,16 @@ func (c *command) keys(args []string) int {
 		fmt.Fprintln(c.stderr, "gateway keys: say what to do: new, list or revoke (gateway keys -h explains them)")
 		return exitUsage
 	}
+	verb, rest := positional[0], positional[1:]
+	switch {
+	case (verb == "new" || verb == "list") && len(rest) == 0, verb == "revoke" && len(rest) == 1:
+	case verb == "revoke":
+		fmt.Fprintln(c.stderr, "gateway keys revoke: name one key by its id; gateway keys list shows them")
+		return exitUsage
+	default:
+		fmt.Fprintf(c.stderr, "gateway keys: %q is not understood; wanted new, list or revoke ID\n", positional)
+		return exitUsage
+	}
 	path := *file
 	if path == "" {
 		var err error
@@ -58,19 +68,14 @@ func (c *command) keys(args []string) int {
 			return exitFindings
 		}
 	}
-	switch verb, rest := positional[0], positional[1:]; {
-	case verb == "new" && len(rest) == 0:
+	switch verb {
+	case "new":
 		return c.keysNew(set, path, k, *expires)
-	case verb == "list" && len(rest) == 0:
+	case "list":
 		return c.keysList(path, *asJSON)
-	case verb == "revoke" && len(rest) == 1:
-		return c.keysRevoke(path, rest[0])
-	case verb == "revoke":
-		fmt.Fprintln(c.stderr, "gateway keys revoke: name one key by its id; gateway keys list shows them")
 	default:
-		fmt.Fprintf(c.stderr, "gateway keys: %q is not understood; wanted new, list or revoke ID\n", positional)
+		return c.keysRevoke(path, rest[0])
 	}
-	return exitUsage
 }
 
 func (c *command) keysNew(set *flag.FlagSet, path string, k config.Key, expires string) int {

@@ -41,6 +41,10 @@ func (c *command) run(args []string) int {
 		return exitFindings
 	}
 
+	// A reader of the log that went away must not end the gateway: Go would die
+	// of the broken pipe on standard output.
+	signal.Ignore(syscall.SIGPIPE)
+
 	// The first signal ends the work in good order, the second one at once, for
 	// the person who will not wait.
 	ctx, stop := context.WithCancel(context.Background())
