@@ -1,4 +1,4 @@
-package ratelimit_test
+package ratelimit
 
 import (
 	"slices"
@@ -7,8 +7,6 @@ import (
 
 	"github.com/dunglas/httpsfv"
 	"pgregory.net/rapid"
-
-	. "bouncer/gateway/ratelimit"
 )
 
 // priya is what a caller of two limits gets: admitted, one second until the

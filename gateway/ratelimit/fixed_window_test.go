@@ -1,4 +1,4 @@
-package ratelimit_test
+package ratelimit
 
 import (
 	"math"
@@ -6,8 +6,6 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
-
-	. "bouncer/gateway/ratelimit"
 )
 
 // Five a minute. The window opens with the first request, not with the minute.

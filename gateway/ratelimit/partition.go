@@ -61,7 +61,7 @@ func appendEscaped(dst []byte, s string) []byte {
 	const digits = "0123456789ABCDEF"
 	start := len(dst)
 	for i := range len(s) {
-		if c := s[i]; isPlain(c) {
+		if c := s[i]; plain[c] {
 			dst = append(dst, c)
 		} else {
 			dst = append(dst, '%', digits[c>>4], digits[c&15])
@@ -75,14 +75,14 @@ func appendEscaped(dst []byte, s string) []byte {
 	return dst
 }
 
-// isPlain reports whether c may stand in a key as it is. What separates keys,
-// means something to Redis (braces), to logs and terminals (controls, quotes,
-// backslash) or to the escaping itself (% and ~) is not; nor is any byte of a
-// non-ASCII character, so that two that look alike stay apart to the eye.
-func isPlain(c byte) bool {
-	switch {
-	case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9':
-		return true
+// plain holds the bytes that may stand in a key as they are. What separates
+// keys, means something to Redis (braces), to logs and terminals (controls,
+// quotes, backslash) or to the escaping itself (% and ~) is not among them; nor
+// is any byte of a non-ASCII character, so that two that look alike stay apart
+// to the eye.
+var plain = func() (t [256]bool) {
+	for _, c := range []byte("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._@-") {
+		t[c] = true
 	}
-	return c == '.' || c == '_' || c == '@' || c == '-'
-}
+	return t
+}()

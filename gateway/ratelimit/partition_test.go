@@ -1,11 +1,9 @@
-package ratelimit_test
+package ratelimit
 
 import (
 	"fmt"
 	"strings"
 	"testing"
-
-	. "bouncer/gateway/ratelimit"
 )
 
 func TestPartition(t *testing.T) {

@@ -1,13 +1,14 @@
-package ratelimit_test
+package ratelimit
 
 import (
 	"math"
+	"math/big"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	. "bouncer/gateway/ratelimit"
+	"pgregory.net/rapid"
 )
 
 const day = 24 * time.Hour
@@ -146,6 +147,31 @@ func TestNewPolicyRefuses(t *testing.T) {
 			t.Errorf("%+v: %v", spec, err)
 		}
 	}
+}
+
+// Whatever is asked for is refused, or can be counted, and refills never faster
+// than asked for and at most 1 µs a unit slower.
+func TestPolicyRefillIsTrueOrRefused(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p, err := NewPolicy(Policy{
+			Name: "n", Scope: "plan/n", Algorithm: TokenBucket,
+			Quota:  rapid.Int64Range(1, MaxQuota).Draw(t, "quota"),
+			Window: time.Duration(rapid.Int64Range(1, 366*86400).Draw(t, "window")) * time.Second,
+			Burst:  rapid.Int64Range(0, MaxQuota).Draw(t, "burst"),
+		})
+		if err != nil {
+			return
+		}
+		if p.Burst < 1 || p.Burst > (1<<53-1)/p.Den() {
+			t.Fatalf("burst %d in units of 1/%d", p.Burst, p.Den())
+		}
+		perUnit := big.NewRat(p.Den(), p.Num())
+		asked := big.NewRat(p.Window.Microseconds(), p.Quota)
+		late := new(big.Rat).Sub(perUnit, asked)
+		if late.Sign() < 0 || late.Cmp(big.NewRat(1, 1)) >= 0 || p.Exact() != (late.Sign() == 0) {
+			t.Fatalf("a unit takes %s µs, want %s; exact %v", perUnit, asked, p.Exact())
+		}
+	})
 }
 
 func TestShareIsDividedRoundedUpAndNeverNothing(t *testing.T) {

@@ -10,6 +10,22 @@
 //
 // A store that cannot answer returns an error and has promised nothing; it
 // never answers "allowed" because it does not know.
+//
+// Policies are made once, when the configuration is read, and asked for per
+// request:
+//
+//	perMinute, err := ratelimit.NewPolicy(ratelimit.Policy{
+//		Name: "per-minute", Scope: "plan/per-minute",
+//		Algorithm: ratelimit.TokenBucket, Quota: 100, Window: time.Minute, Burst: 20,
+//	})
+//	…
+//	caller := ratelimit.Partition(ratelimit.Part{Dimension: "user", Value: "priya123"})
+//	ds, err := store.Take(ctx, []ratelimit.Charge{
+//		{Policy: perMinute, Partition: caller, Caller: caller, Cost: 1},
+//	}, nil)
+//	if err == nil && !ratelimit.Admitted(ds) {
+//		wait, _ := ratelimit.RetryAfter(ds) // 429
+//	}
 package ratelimit
 
 import (
@@ -46,13 +62,15 @@ type Charge struct {
 	// Policy is the limit that is charged. Never nil.
 	Policy *Policy
 	// Partition names the bucket: "{user:priya123}", escaped and wrapped in a
-	// hash tag by [AppendPartition]. Two charges with the same Partition and
+	// hash tag by [Partition]. Two charges with the same Partition and
 	// the same Policy key share a count.
 	Partition string
 	// Caller is the partition of whoever is asking, whatever the policy is
 	// partitioned by. It is what a plan's own local cap is counted by.
 	Caller string
-	// Cost is what is asked for, in units, >= 1. A cost of 0 asks no store.
+	// Cost is what is asked for, in units, >= 1. A request of cost 0 asks no
+	// store; a store that is asked all the same allows it and charges nothing.
+	// A negative cost is a programming error.
 	Cost int64
 }
 

@@ -1,10 +1,8 @@
-package ratelimit_test
+package ratelimit
 
 import (
 	"testing"
 	"time"
-
-	. "bouncer/gateway/ratelimit"
 )
 
 // A bucket drives one state through a policy as a store does: a denial or a

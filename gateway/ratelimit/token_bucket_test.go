@@ -1,4 +1,4 @@
-package ratelimit_test
+package ratelimit
 
 import (
 	"math"
@@ -7,8 +7,6 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
-
-	. "bouncer/gateway/ratelimit"
 )
 
 // Priya may spend 100 a minute, that is one every 600 ms, and 20 at once.

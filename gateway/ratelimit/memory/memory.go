@@ -68,7 +68,7 @@ const (
 // Options are the settings of a [Store]. The zero value is usable.
 type Options struct {
 	// MaxKeys is how many buckets are kept; 0 means DefaultMaxKeys. A bucket
-	// takes about 120 bytes beside its key.
+	// takes about 90 bytes beside its key.
 	MaxKeys int
 	// Source is what the decisions say who decided; "" means
 	// [ratelimit.SourceMemory].

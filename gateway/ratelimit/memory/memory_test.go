@@ -213,7 +213,7 @@ func TestTakeOfKnownKeysDoesNotAllocate(t *testing.T) {
 
 // A million callers, each with an address and a bucket of their own.
 func TestMemoryPerKey(t *testing.T) {
-	const keys, limit = manyKeys, 140
+	const keys, limit = manyKeys, 130
 	p := bucketOf(t, 600, time.Hour, 100)
 	before := heap()
 	s := mustStore(t, Options{MaxKeys: keys, Now: newClock().Load}) // nothing runs out
