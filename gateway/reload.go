@@ -50,7 +50,11 @@ func (g *Gateway) reloadLocked() error {
 	for _, w := range report.Warnings() {
 		g.log.Warn("configuration", "at", w.Pos.String(), "path", w.Path, "warning", w.Message)
 	}
-	g.log.Info("the new configuration is in force", "hash", cfg.Hash, "changes", config.Describe(old.cfg, cfg))
+	changes := config.Describe(old.cfg, cfg)
+	if len(changes) == 0 {
+		changes = []string{"nothing that matters changed"}
+	}
+	g.log.Info("the new configuration is in force", "hash", cfg.Hash, "changes", changes)
 	if fixed := config.NeedsRestart(old.cfg, cfg); len(fixed) > 0 {
 		g.log.Warn("some changes take effect at the next restart only", "settings", fixed)
 	}
