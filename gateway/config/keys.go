@@ -93,11 +93,12 @@ func RevokeKey(path, id string) error {
 	})
 }
 
-// parseKeys reads the text of a key file. Empty text is a file without keys.
+// parseKeys reads the text of a key file. Nothing, or comments alone, is a file
+// without keys.
 func parseKeys(name string, text []byte) ([]keyDecl, *Report) {
 	s := newSource(nil)
 	var keys []keyDecl
-	if len(bytes.TrimSpace(text)) > 0 {
+	if root, _, err := parseNodes(text); root != nil || err != nil {
 		d := &doc{src: s, name: name, data: text, raw: true}
 		if root, ok := d.parse(wantedKeys); ok {
 			keys, _ = readKeys(root)
@@ -256,7 +257,7 @@ func removals(text []byte, i int) func(yield func([]byte) bool) {
 				next, hasNext := strings.CutPrefix(strings.TrimLeft(after, " \r\n"), ",")
 				previous, hasPrevious := strings.CutSuffix(strings.TrimRight(before, " \r\n"), ",")
 				switch {
-				case hasNext && !yield([]byte(before+strings.TrimLeft(next, " "))):
+				case hasNext && !yield([]byte(before+strings.TrimLeft(next, " \r\n"))):
 					return
 				case !hasNext && hasPrevious && !yield([]byte(previous+after)):
 					return

@@ -77,7 +77,7 @@ func (l *limitDecl) read(o *object, named bool) {
 		if l.Algorithm == "fixed_window" {
 			v.keyErrorf("only a token_bucket has a burst; remove it")
 			burst = false
-		} else if l.Burst, burst = v.integer(1, math.MaxInt64); burst {
+		} else if l.Burst, burst = v.integer(1, maxQuota); burst {
 			most, countAt = l.Burst, v
 		}
 	}
@@ -182,7 +182,7 @@ func checkArithmetic(v value, r Rate, most int64, bucket bool) bool {
 		return false
 	}
 	den := window / gcd(window, r.Quota)
-	if bucket && product(most, den) > exact {
+	if bucket && product(most, den) >= exact {
 		v.warnf("more than the exact arithmetic holds: the refill of %s is rounded against the caller, by at most 1 µs a unit; "+
 			"a number that divides the window better is exact", r)
 	}

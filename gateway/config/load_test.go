@@ -9,14 +9,21 @@ import (
 	"crypto/rsa"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/hex"
 	"encoding/pem"
 	"math/big"
+	"net/netip"
+	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
 // pemFiles are key files of every kind, made once: no private key is kept in
@@ -129,8 +136,191 @@ func text(r *Report, dir string) string {
 
 func TestGoodFilesLoad(t *testing.T) {
 	dir := goodDir(t)
-	c, report := load(dir, nil)
+	c, report := load(dir, map[string]string{"IPV6_PREFIX": "60"})
 	if c == nil || len(report.Problems) > 0 {
 		t.Fatalf("problems:\n%s", text(report, dir))
+	}
+	if got := c.Summary(); got != "4 plans, 5 routes, 9 limits" {
+		t.Error(got)
+	}
+	in := func(name string) string { return filepath.Join(dir, name) }
+	equal := func(what string, got, want any) {
+		t.Helper()
+		if d := cmp.Diff(want, got, withoutPlaces...); d != "" {
+			t.Errorf("%s: want -, got +:\n%s", what, d)
+		}
+	}
+	equal("listen", c.Listen, Listen{
+		HTTP: ":8080", Admin: "127.0.0.1:9090",
+		HTTPS: &HTTPS{Address: ":8443", CertFile: in("cert.pem"), KeyFile: in("key.pem")},
+	})
+	equal("admin", c.Admin, Admin{Token: Secret("correct horse"), TokenFile: in("admin-token")})
+	equal("times", []time.Duration{c.ShutdownTimeout, c.DrainDelay}, []time.Duration{30 * time.Second, 90 * time.Second})
+	equal("client_ip", c.ClientIP, ClientIP{
+		TrustedProxies: []netip.Prefix{
+			netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("192.0.2.7/32"), netip.MustParsePrefix("2001:db8::/32"),
+		},
+		Header: "X-Forwarded-For", IPv6Prefix: 60,
+	})
+	// The password file beats the URL; one newline was cut, nothing expanded.
+	equal("store", c.Store, Store{MemoryMaxKeys: 500_000, Redis: &Redis{
+		Network: "tcp", Address: "redis.example.com:6379", DB: 2, Username: "gateway",
+		Password: Secret("pa$s ${wo}rd"), PasswordFile: in("redis-password"),
+		TLS: &TLS{CAFile: in("cert.pem"), ServerName: "redis.internal"}, Timeout: 50 * time.Millisecond, KeyPrefix: "rl",
+	}})
+	if len(c.Auth.JWT) != 3 || len(c.Auth.JWT[0].PublicKeys) != 2 || len(c.Auth.JWT[2].PublicKeys) != 2 {
+		t.Fatalf("issuers %+v", c.Auth.JWT)
+	}
+	equal("secrets", c.Auth.JWT[1].Secrets, []Secret{
+		Secret("0123456789abcdef0123456789abcdef"), Secret("fedcba9876543210fedcba9876543210"),
+	})
+	equal("audience", c.Auth.JWT[1].Audience, []string{"weather-api"})
+	equal("claims", c.Auth.JWT[0].Claims, Claims{User: "sub", Tenant: "org", Plan: "plan"})
+	equal("default claims", c.Auth.JWT[1].Claims, Claims{User: "sub"})
+	equal("failure_limit", c.Auth.FailureLimit, &Rate{60, time.Minute})
+	keys := c.Auth.APIKeys
+	equal("api_keys", []string{keys.File, keys.Header}, []string{in("keys.yaml"), "X-Api-Key"})
+	equal("key", keys.Keys[0], Key{
+		ID: "k-7f3a", SHA256: sha256Of("9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"),
+		User: "priya123", Tenant: "acme", Plan: "free", Expires: time.Date(2077, 7, 1, 0, 0, 0, 0, time.UTC),
+	})
+	equal("digits", keys.Keys[1], Key{ID: "42", SHA256: sha256Of(strings.Repeat("1234567890", 6) + "1234")})
+	equal("limits", c.Limits[3], &Limit{
+		Name: "account", Per: []Dimension{{Kind: PerHeader, Header: "X-Account-Id"}, {Kind: PerRoute}},
+		Algorithm: "fixed_window", Rate: Rate{90, 30 * day},
+	})
+	equal("a default burst", c.Limits[2].Burst, int64(50))
+	equal("local_cap", c.Limits[2].LocalCap, &Rate{10, time.Second})
+	if len(c.Edge) != 1 || c.Edge[0] != c.Limits[0] {
+		t.Errorf("edge %v", c.Edge)
+	}
+	equal("upstream", c.Upstreams[0], &Upstream{
+		Name: "weather", Balance: "round_robin",
+		Targets:        []*url.URL{{Scheme: "http", Host: "127.0.0.1:9001"}, {Scheme: "https", Host: "weather.example.com", Path: "/base"}},
+		ConnectTimeout: time.Second, ResponseHeaderTimeout: 10 * time.Second, IdleTimeout: 90 * time.Second,
+	})
+	equal("route", c.Routes[1], &Route{
+		Name: "place", Host: "api.example.com", Path: "/api/places/{id:[0-9]+}/{name}", Upstream: "other",
+		Auth: AuthOptional, Cost: 1, OnStoreFailure: FailLocalCap,
+	})
+	equal("route with limits", c.Routes[2].Limits, []*Limit{c.Limits[2], c.Limits[3]})
+	equal("plan", c.Plans[1], &Plan{Name: "pro", LocalCap: &Rate{50, time.Second}, Limits: []*Limit{{
+		Name: "per-minute", Per: []Dimension{{Kind: PerTenant}, {Kind: PerRoute}},
+		Algorithm: "token_bucket", Rate: Rate{6000, time.Minute}, Burst: 6000,
+	}}})
+	equal("default per", c.Plans[0].Limits[0].Per, []Dimension{{Kind: PerUser}})
+	equal("plans", []string{c.DefaultPlan, c.AnonymousPlan}, []string{"free", "anonymous"})
+	equal("overrides", c.Overrides, []Override{{User: "priya123", Plan: "pro"}, {Key: "k-7f3a", Plan: "pro"}})
+	if p := c.Routes[0].Pos; p.Line == 0 || p.Column == 0 || p.File != in("routes.yaml") {
+		t.Errorf("route at %v", p)
+	}
+
+	// Whatever was read is named, for the watcher.
+	var files []string
+	for _, f := range c.Files {
+		name, err := filepath.Rel(dir, f.Path)
+		if err != nil || f.SHA256 == [32]byte{} {
+			t.Errorf("file %v, %v", f, err)
+		}
+		files = append(files, name)
+	}
+	slices.Sort(files)
+	equal("files", files, []string{
+		"admin-token", "cert.pem", "ec.pem", "ed25519.pem", "key.pem", "keys.yaml", "plans.yaml", "redis-password",
+		"routes.yaml", "rsa.pem", "secret", "secret-old",
+	})
+}
+
+// cmpopts compares values, not their places in the files.
+var withoutPlaces = []cmp.Option{
+	cmpopts.IgnoreTypes(Pos{}),
+	cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
+}
+
+// sha256Of reads a digest.
+func sha256Of(s string) (sum [32]byte) {
+	b, err := hex.DecodeString(s)
+	if err != nil {
+		panic(err)
+	}
+	copy(sum[:], b)
+	return sum
+}
+
+// An empty url, as a variable that is not set leaves it, means no Redis.
+func TestEmptyRedisURL(t *testing.T) {
+	routes := smallRoutes + "store: {redis: {url: \"${REDIS_URL:-}\", timeout: 20ms}}\n"
+	dir := smallDir(t, map[string]string{"routes.yaml": routes})
+	for url, want := range map[string]string{"": "", "redis://h": "h:6379"} {
+		c, report := load(dir, map[string]string{"REDIS_URL": url})
+		if len(report.Problems) > 0 {
+			t.Fatal(text(report, dir))
+		}
+		got := ""
+		if c.Store.Redis != nil {
+			got = c.Store.Redis.Address
+		}
+		if got != want {
+			t.Errorf("REDIS_URL=%s: got %q, want %q", url, got, want)
+		}
+	}
+}
+
+// Password and user name beside the URL beat it, and are taken as they are.
+func TestRedisCredentials(t *testing.T) {
+	for _, password := range []string{"p@ss", "a:b", "a/b", "a#b", "a+b=", "100%", "a%40b", "pa$$word", "q!#@/er", "p\u00e4ss"} {
+		routes := smallRoutes + "store: {redis: {url: redis://u:x@h, username: \"r:w\", password: '" + password + "'}}\n"
+		dir := smallDir(t, map[string]string{"routes.yaml": routes})
+		c, report := load(dir, nil)
+		if c == nil {
+			t.Fatal(text(report, dir))
+		}
+		if r := c.Store.Redis; string(r.Password) != password || r.Username != "r:w" {
+			t.Errorf("got %q and %q, want %q", r.Username, string(r.Password), password)
+		}
+	}
+}
+
+// Relative paths are relative to the file that names them, and problems show
+// them as the user can open them.
+func TestRelativePaths(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, map[string]string{
+		"conf/routes.yaml":    smallRoutes + "auth: {api_keys: {file: secrets/keys.yaml}}\n",
+		"conf/plans.yaml":     smallPlans,
+		"conf/secrets/k.yaml": "",
+	})
+	t.Chdir(dir)
+	_, report := Load(Options{Routes: "conf/routes.yaml", Plans: "conf/plans.yaml"})
+	want := "conf/routes.yaml:6:25: auth.api_keys.file: read conf/secrets/keys.yaml: no such file; " +
+		"make one with: gateway keys new -file conf/secrets/keys.yaml -user … -plan …\n"
+	if got := text(report, "-"); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	if !slices.ContainsFunc(report.Files, func(f File) bool { return f.Path == absolute("conf/secrets/keys.yaml") }) {
+		t.Errorf("tried %v", report.Files)
+	}
+}
+
+// One failed load names every file, so that mending any of them is noticed.
+func TestFilesOfAFailedLoad(t *testing.T) {
+	dir := smallDir(t, map[string]string{
+		"routes.yaml": smallRoutes + "auth: {api_keys: {file: keys.yaml}}\nadmin: {token_file: token}\n",
+		"plans.yaml":  "plans: [",
+		"keys.yaml":   "keys: []\n",
+	})
+	_, report := load(dir, nil)
+	if len(report.Errors()) != 2 || len(report.Files) != 4 {
+		t.Errorf("%v\n%v", report.Problems, report.Files)
+	}
+}
+
+func TestExcerpt(t *testing.T) {
+	dir := smallDir(t, map[string]string{
+		"routes.yaml": smallRoutes + "  - {name: a, path: /a, upstream: apy, auth: none, cost: 0}\nadmin: {tokn_file: x}\n",
+	})
+	_, report := load(dir, nil)
+	if got := report.Problems[0].Excerpt; got != "- {name: a, path: /a, upstream: apy, auth: none, cost: 0}" {
+		t.Errorf("excerpt %q", got)
 	}
 }

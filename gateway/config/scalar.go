@@ -303,6 +303,10 @@ var units = []unit{
 // maxWindow bounds windows: more than a year is a mistake.
 const maxWindow = 366 * day
 
+// maxQuota bounds the number of a rate and a burst: clients read them as
+// integers of a structured field, which have 15 digits (RFC 9651 section 3.3.1).
+const maxQuota = 999_999_999_999_999
+
 const wantedRate = "a rate such as 100/minute (second, minute, hour, day, week, month) or 100/10s"
 
 // rate reads "N/unit".
@@ -332,6 +336,9 @@ func parseRate(s string) (Rate, error) {
 		return Rate{}, fmt.Errorf("a negative number")
 	}
 	n, err := parseCount(count)
+	if err == nil && n > maxQuota {
+		err = fmt.Errorf("too large a number")
+	}
 	if err != nil {
 		return Rate{}, fmt.Errorf("%q: %w", count, err)
 	}

@@ -229,8 +229,11 @@ func (d *doc) line(n int) string {
 	if n < 1 || n > len(d.starts) {
 		return ""
 	}
-	text, _, _ := bytes.Cut(d.data[d.starts[n-1]:], []byte("\n"))
-	return strings.TrimRight(string(text), "\r")
+	end := len(d.data)
+	if n < len(d.starts) {
+		end = d.starts[n] - 1
+	}
+	return strings.TrimRight(string(d.data[d.starts[n-1]:end]), "\r")
 }
 
 // confidential matches lines that are not repeated in a report.
@@ -242,8 +245,12 @@ func (d *doc) excerpt(line int, path string) string {
 	if d.raw || line == 0 {
 		return ""
 	}
-	text := strings.ToValidUTF8(strings.TrimSpace(d.line(line)), "?")
-	if len(text) > 200 || confidential.MatchString(text) || confidential.MatchString(path) {
+	text := d.line(line)
+	if len(text) > 200 {
+		return ""
+	}
+	text = strings.ToValidUTF8(strings.TrimSpace(text), "?")
+	if confidential.MatchString(text) || confidential.MatchString(path) {
 		return ""
 	}
 	return text

@@ -1,0 +1,197 @@
+package config
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// problems loads a small configuration with other files.
+func problems(t testing.TB, files map[string]string) (*Config, string) {
+	t.Helper()
+	dir := smallDir(t, files)
+	c, report := load(dir, nil)
+	return c, text(report, dir)
+}
+
+func TestHarmlessEncodings(t *testing.T) {
+	for name, routes := range map[string]string{
+		"byte order mark": "\xef\xbb\xbf" + smallRoutes,
+		"CRLF":            strings.ReplaceAll(smallRoutes, "\n", "\r\n"),
+		"document marks":  "---\n" + smallRoutes + "...\n",
+		"no last newline": strings.TrimSuffix(smallRoutes, "\n"),
+	} {
+		if c, got := problems(t, map[string]string{"routes.yaml": routes}); c == nil || got != "" {
+			t.Errorf("%s: %s", name, got)
+		}
+	}
+}
+
+func TestMerge(t *testing.T) {
+	c, got := problems(t, map[string]string{"routes.yaml": `
+x-slow: &slow {timeout: {connect: 9s}, balance: round_robin}
+x-base: &base {<<: *slow, balance: least_requests}
+listen: {http: ":8080"}
+upstreams:
+  api: {targets: [http://127.0.0.1:9001], <<: *slow}
+  two: {<<: [*base, *slow], targets: [http://127.0.0.1:9002]}
+  three: {<<: *slow, targets: [http://127.0.0.1:9003], timeout: {connect: 2s}}
+routes:
+  - {name: open, path: /open, upstream: api, auth: none, cost: 0}
+`})
+	if c == nil {
+		t.Fatal(got)
+	}
+	for i, want := range []struct {
+		balance string
+		connect time.Duration
+	}{{"round_robin", 9 * time.Second}, {"least_requests", 9 * time.Second}, {"round_robin", 2 * time.Second}} {
+		if u := c.Upstreams[i]; u.Balance != want.balance || u.ConnectTimeout != want.connect {
+			t.Errorf("%s: got %s, %s, want %+v", u.Name, u.Balance, u.ConnectTimeout, want)
+		}
+	}
+}
+
+func TestHostileFiles(t *testing.T) {
+	bomb := "x-0: &a0 {a: &v [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]}\n"
+	for i := 1; i < 30; i++ {
+		bomb += fmt.Sprintf("x-%d: &a%d {<<: [%s]}\n", i, i, strings.TrimSuffix(strings.Repeat(fmt.Sprintf("*a%d, ", i-1), 9), ", "))
+	}
+	wide := "x-r: &r [" + strings.Repeat("a, ", 3000) + "a]\n" + strings.Replace(smallRoutes, "routes:\n", "routes:\n"+
+		strings.Repeat("  - {name: a, path: /a, upstream: api, limits: *r}\n", 3000), 1)
+	for name, c := range map[string]struct{ routes, want string }{
+		"NUL":                {"listen: {http: \"\x00\"}\n", "routes.yaml:1:17: not a text file"},
+		"NUL in a late line": {smallRoutes + "a: \x00\n", "routes.yaml:6:4: not a text file"},
+		"bad UTF-8":          {"listen: \xff\xfe\n", "routes.yaml:1:9: not a text file"},
+		"bomb of merges":     {bomb + "store: {<<: *a29}\n" + smallRoutes, "aliases expand"},
+		"bomb of lists":      {wide, "more; correct these first"},
+		"deep flow":          {strings.Repeat("[", 50_000), "not valid YAML"},
+		"deep mappings":      {strings.Repeat("{a: ", 5_000) + strings.Repeat("}", 5_000), "unknown field"},
+		"scalar only":        {"hello", "got a string"},
+		"escape sequences":   {"\"\\x1b[2J\": 1\n" + smallRoutes, `routes.yaml:1:1: "\x1b[2J": unknown field`},
+		"alias as key":       {"x-a: &a store\n*a : {memory: {max_keys: 0}}\n" + smallRoutes, "store.memory.max_keys: want a whole number"},
+	} {
+		start := time.Now()
+		cfg, got := problems(t, map[string]string{"routes.yaml": c.routes})
+		if cfg != nil || !strings.Contains(got, c.want) {
+			t.Errorf("%s: got %.600s, want %s", name, got, c.want)
+		}
+		if took := time.Since(start); took > 30*time.Second {
+			t.Errorf("%s: took %s", name, took)
+		}
+		for line := range strings.Lines(got) {
+			if strings.ContainsFunc(strings.TrimSuffix(line, "\n"), func(r rune) bool { return r < ' ' }) {
+				t.Errorf("%s: a control character in %q", name, line)
+			}
+		}
+	}
+}
+
+func TestFilesThatAreNone(t *testing.T) {
+	dir := smallDir(t, nil)
+	large := filepath.Join(dir, "large.yaml")
+	f, err := os.Create(large)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Truncate(50 << 20); err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	plans := filepath.Join(dir, "plans.yaml")
+	for path, want := range map[string]string{
+		dir:                           "is a directory",
+		filepath.Join(dir, "nothing"): "no such file",
+		os.DevNull:                    "is not a regular file",
+		large:                         "larger than 10 MiB",
+	} {
+		c, report := Load(Options{Routes: path, Plans: plans})
+		if c != nil || len(report.Problems) == 0 || !strings.Contains(report.Problems[0].String(), path+": "+want) {
+			t.Errorf("%s: got %v, want %s", path, report.Problems, want)
+		}
+		if len(report.Files) != 2 || report.Files[0].Path != path || report.Files[0].SHA256 != [32]byte{} {
+			t.Errorf("%s: files %v", path, report.Files)
+		}
+	}
+}
+
+func TestReportIsBounded(t *testing.T) {
+	routes := smallRoutes + strings.Repeat("  - {nam: a, path: b}\n", 5000)
+	dir := smallDir(t, map[string]string{"routes.yaml": routes})
+	_, report := load(dir, nil)
+	if n := len(report.Problems); n != maxProblems+1 {
+		t.Fatalf("%d problems", n)
+	}
+	if got := report.Problems[maxProblems].Message; !strings.Contains(got, "more; correct these first") {
+		t.Errorf("the last problem is %q", got)
+	}
+}
+
+func TestManyRoutes(t *testing.T) {
+	var b strings.Builder
+	b.WriteString(smallRoutes)
+	for i := range 50_000 {
+		fmt.Fprintf(&b, "  - {name: r%d, path: /r/%d, upstream: api, auth: none, cost: 0}\n", i, i)
+	}
+	c, got := problems(t, map[string]string{"routes.yaml": b.String()})
+	if c == nil || len(c.Routes) != 50_001 {
+		t.Fatalf("%.500s", got)
+	}
+}
+
+// FuzzLoad holds Load to its promise: any bytes in any of the files are a
+// configuration or problems with a place, and what was loaded can be printed.
+func FuzzLoad(f *testing.F) {
+	archives, err := filepath.Glob("testdata/busted/*.txtar")
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, path := range archives {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			f.Fatal(err)
+		}
+		files := map[string]string{}
+		name := ""
+		for line := range strings.Lines(string(data)) {
+			if title, ok := strings.CutPrefix(line, "-- "); ok {
+				name = strings.TrimSuffix(title, " --\n")
+			} else {
+				files[name] += line
+			}
+		}
+		f.Add(files["routes.yaml"], files["plans.yaml"], files["keys.yaml"])
+	}
+	for _, name := range []string{"\xef\xbb\xbf", "\x00", "a: &a [*a]", "a: &a {<<: *a}", "? ? ?", "- - -", "%YAML 9.9\n---\n", "\t", "!!binary x"} {
+		f.Add(name, name, name)
+	}
+	routes, err := os.ReadFile("testdata/good/routes.yaml")
+	if err != nil {
+		f.Fatal(err)
+	}
+	plans, err := os.ReadFile("testdata/good/plans.yaml")
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(string(routes), string(plans), "keys: []")
+	dir := smallDir(f, nil)
+	f.Fuzz(func(t *testing.T, routes, plans, keys string) {
+		write(t, dir, map[string]string{"routes.yaml": routes, "plans.yaml": plans, "keys.yaml": keys})
+		c, report := load(dir, nil)
+		if (c == nil) != (report.Err() != nil) {
+			t.Fatalf("config %v beside %v", c, report.Err())
+		}
+		for _, p := range report.Problems {
+			if p.File == "" || p.Message == "" || strings.ContainsAny(p.String(), "\n\r\x00") {
+				t.Errorf("problem %q", p.String())
+			}
+		}
+		if c != nil {
+			Print(c)
+			Describe(c, c)
+		}
+	})
+}

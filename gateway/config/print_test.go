@@ -1,0 +1,200 @@
+package config
+
+import (
+	"fmt"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// parts splits what Print writes into its documents.
+func parts(t *testing.T, c *Config) []string {
+	t.Helper()
+	return strings.Split(string(Print(c)), "---\n")
+}
+
+// TestPrintIsReadAgain prints a configuration that uses everything, loads what
+// was printed, and has the same configuration.
+func TestPrintIsReadAgain(t *testing.T) {
+	dir := goodDir(t)
+	c, report := load(dir, nil)
+	if c == nil {
+		t.Fatal(text(report, dir))
+	}
+	printed := parts(t, c)
+	if len(printed) != 3 {
+		t.Fatalf("%d documents", len(printed))
+	}
+	again := t.TempDir()
+	write(t, again, map[string]string{"routes.yaml": printed[0], "plans.yaml": printed[1]})
+	c2, report := load(again, nil)
+	if c2 == nil {
+		t.Fatalf("%s\n%s", text(report, again), printed[0])
+	}
+	if got := Describe(c, c2); got != nil {
+		t.Errorf("changed by printing: %q", got)
+	}
+	if d := cmp.Diff(parts(t, c), parts(t, c2)); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestPrintShowsNoSecret(t *testing.T) {
+	dir := goodDir(t)
+	c, report := load(dir, map[string]string{"REDIS_URL": "redis://u:hunter2@h"})
+	if c == nil {
+		t.Fatal(text(report, dir))
+	}
+	c.Store.Redis.PasswordFile = ""
+	got := string(Print(c))
+	for _, secret := range []string{"hunter2", "correct horse", "pa$s", "0123456789abcdef", "fedcba98", "9f86d081", "PRIVATE"} {
+		if strings.Contains(got, secret) {
+			t.Errorf("%q is printed", secret)
+		}
+	}
+	for _, want := range []string{
+		`password: '********'`, "- edge-ip # per instance: N instances together admit N times 600/minute",
+		"{id: k-7f3a, user: priya123, tenant: acme, plan: free, expires: 2077-06-30}", "burst: 6000", "auth: required",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%q is not printed:\n%s", want, got)
+		}
+	}
+}
+
+func TestPrintTheSmallest(t *testing.T) {
+	dir := smallDir(t, nil)
+	c, _ := load(dir, nil)
+	if got := c.Summary(); got != "0 plans, 1 route, 0 limits" {
+		t.Error(got)
+	}
+	want := `# routes.yaml
+listen:
+  http: :8080
+  admin: 127.0.0.1:9090
+shutdown_timeout: 30s
+drain_delay: 0s
+client_ip:
+  header: X-Forwarded-For
+  ipv6_prefix: 64
+store:
+  memory: {max_keys: 1000000}
+auth:
+  failure_limit: 60/minute
+upstreams:
+  api:
+    targets: ['http://127.0.0.1:9001']
+    balance: least_requests
+    timeout: {connect: 1s, response_header: 10s, idle: 1m30s}
+routes:
+- name: open
+  path: /open
+  upstream: api
+  auth: none
+  cost: 0
+  on_store_failure: local_cap
+  forward_credentials: false
+client_headers: {ietf: draft-11, legacy: on}
+---
+# plans.yaml
+plans: {}
+`
+	if d := cmp.Diff(want, string(Print(c))); d != "" {
+		t.Error(d)
+	}
+}
+
+// TestDescribe replaces one text of the good files by another, and asks what
+// changed and what needs a restart.
+func TestDescribe(t *testing.T) {
+	dir := goodDir(t)
+	old, report := load(dir, nil)
+	if old == nil {
+		t.Fatal(text(report, dir))
+	}
+	if got := Describe(old, old); got != nil {
+		t.Errorf("nothing changed, but %q", got)
+	}
+	for _, c := range []struct {
+		file, from, to string
+		want           []string
+		restart        []string
+	}{
+		{"plans.yaml", "limit: 100/minute, burst: 20", "limit: 120/minute, burst: 20", []string{"plan free: per-minute: 100/minute → 120/minute"}, nil},
+		{"plans.yaml", "burst: 20", "burst: 25", []string{"plan free: per-minute burst: 20 → 25"}, nil},
+		{"plans.yaml", "limit: 6000/minute", "limit: 9000/minute", []string{"plan pro: per-minute: 6000/minute → 9000/minute"}, nil},
+		{"plans.yaml", "name: per-day", "name: daily", []string{"plan free: limit per-day removed", "plan free: limit daily added"}, nil},
+		{"plans.yaml", "    local_cap: 50/second\n", "", []string{"plan pro local_cap: 50/second → its share"}, nil},
+		{"plans.yaml", "user: priya123, plan: pro", "user: priya123, plan: free", []string{"override of user priya123: pro → free"}, nil},
+		{"plans.yaml", "default_plan: free", "default_plan: pro", []string{"default_plan: free → pro"}, nil},
+		{"plans.yaml", "  closed:\n    limits:\n      - {name: nothing, algorithm: fixed_window, limit: 0/minute}\n", "", []string{"plan closed removed"}, nil},
+		{"plans.yaml", "per: ip, ", "", []string{"plan anonymous: per-minute per: ip → user"}, nil},
+		{"routes.yaml", "name: export, ", "name: exports, ", []string{"route export removed", "route exports added"}, nil},
+		{"routes.yaml", "cost: 10", "cost: 11", []string{"route export cost: 10 → 11"}, nil},
+		{"routes.yaml", "/api/weather", "/api/weather/", []string{"route weather path: /api/weather → /api/weather/"}, nil},
+		{"routes.yaml", "limits: [dependency, account]", "limits: [account]", []string{"route export limits: dependency, account → account"}, nil},
+		{"routes.yaml", "limit: 5/15m", "limit: 6/15m", []string{"limit login-try: 5/15m → 6/15m"}, nil},
+		{"routes.yaml", "edge: [edge-ip]", "edge: []", []string{"edge: edge-ip → none"}, nil},
+		{"routes.yaml", "http://127.0.0.1:9001", "http://127.0.0.1:9009", []string{"upstream weather targets: http://127.0.0.1:9001, https://weather.example.com/base → http://127.0.0.1:9009, https://weather.example.com/base"}, nil},
+		{"routes.yaml", "failure_limit: 60/minute", "failure_limit: off", []string{"auth.failure_limit: 60/minute → off"}, nil},
+		{"routes.yaml", "timeout: 50ms", "timeout: 40ms", []string{"store.redis.timeout: 50ms → 40ms"}, nil},
+		{"routes.yaml", "leeway: 30s", "leeway: 10s", []string{"issuer https://login.example.com/ leeway: 30s → 10s"}, nil},
+		{"routes.yaml", `http: ":8080"`, `http: ":8081"`, []string{"listen.http: :8080 → :8081"}, []string{"listen.http"}},
+		{"routes.yaml", `admin: "127.0.0.1:9090"`, `admin: "127.0.0.1:9091"`, []string{"listen.admin: 127.0.0.1:9090 → 127.0.0.1:9091"}, []string{"listen.admin"}},
+		{"routes.yaml", `address: ":8443"`, `address: ":8444"`, []string{"listen.https.address: :8443 → :8444"}, []string{"listen.https.address"}},
+		{"routes.yaml", "client_headers: {ietf: draft-11, legacy: on}", "client_headers: {ietf: off, legacy: off}", []string{"client_headers.ietf: draft-11 → off", "client_headers.legacy: true → false"}, nil},
+		{"keys.yaml", "id: ci", "id: cd", []string{"key ci removed", "key cd added"}, nil},
+		{"keys.yaml", "plan: free", "plan: pro", []string{"key k-7f3a plan: free → pro"}, nil},
+		{"admin-token", "horse", "donkey", []string{"admin token changed"}, nil},
+		{"redis-password", "rd", "rds", []string{"store.redis: password changed"}, nil},
+		{"secret", "0123456789", "9876543210", []string{"issuer https://partner.example.com/: keys changed"}, nil},
+	} {
+		files := map[string]string{}
+		data, err := readFile(filepath.Join(dir, c.file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[c.file] = strings.Replace(string(data), c.from, c.to, 1)
+		if files[c.file] == string(data) {
+			t.Fatalf("%q is not in %s", c.from, c.file)
+		}
+		write(t, dir, files)
+		now, report := load(dir, nil)
+		write(t, dir, map[string]string{c.file: string(data)})
+		if now == nil {
+			t.Fatalf("%q: %s", c.to, text(report, dir))
+		}
+		if got := Describe(old, now); !slices.Equal(got, c.want) {
+			t.Errorf("%q → %q: got %q, want %q", c.from, c.to, got, c.want)
+		}
+		if got := NeedsRestart(old, now); !slices.Equal(got, c.restart) {
+			t.Errorf("%q → %q: restart %q, want %q", c.from, c.to, got, c.restart)
+		}
+		if old.Hash == now.Hash {
+			t.Errorf("%q → %q: the hash is the same", c.from, c.to)
+		}
+	}
+}
+
+// Secrets do not show where a value is printed by mistake.
+func TestSecretMasksItself(t *testing.T) {
+	dir := goodDir(t)
+	c, _ := load(dir, nil)
+	for _, format := range []string{"%v", "%+v", "%#v", "%s"} {
+		for _, v := range []any{c.Admin, *c.Store.Redis, *c.Auth.JWT[1]} {
+			got := fmt.Sprintf(format, v)
+			for _, secret := range []string{"correct horse", "pa$s", "0123456789abcdef"} {
+				if strings.Contains(got, secret) {
+					t.Errorf("%s shows a secret: %s", format, got)
+				}
+			}
+		}
+	}
+	if !reflect.DeepEqual([]byte(c.Admin.Token), []byte("correct horse")) {
+		t.Errorf("the newline was not cut: %q", string(c.Admin.Token))
+	}
+}
