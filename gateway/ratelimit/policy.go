@@ -240,7 +240,7 @@ func isNameByte(c byte) bool {
 
 // countable reports whether units*den stays below 2^53. Both are positive.
 func countable(units, den int64) bool {
-	hi, lo := bits.Mul64(uint64(units), uint64(den))
+	hi, lo := bits.Mul64(uint64(units), uint64(den)) //nolint:gosec // both are positive
 	return hi == 0 && lo < uint64(exactLimit)
 }
 

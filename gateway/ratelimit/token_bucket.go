@@ -50,13 +50,14 @@ func rescale(spent, from, to, burst int64) int64 {
 	if whole >= burst {
 		return burst * to
 	}
-	// frac < from, so the quotient is at most to and Div64 cannot overflow.
-	hi, lo := bits.Mul64(uint64(frac), uint64(to))
-	quo, rem := bits.Div64(hi, lo, uint64(from))
+	// frac < from, so the quotient is at most to and Div64 cannot overflow. None
+	// is negative.
+	hi, lo := bits.Mul64(uint64(frac), uint64(to)) //nolint:gosec // see above
+	quo, rem := bits.Div64(hi, lo, uint64(from))   //nolint:gosec // see above
 	if rem > 0 {
 		quo++
 	}
-	return whole*to + int64(quo)
+	return whole*to + int64(quo) //nolint:gosec // at most to
 }
 
 func (p *Policy) admitBucket(s State, cost int64) (State, bool) {

@@ -106,20 +106,18 @@ func TestTokenBucketOfNAdmitsN(t *testing.T) {
 	}
 }
 
-// A billion decisions with odd numbers end where exact arithmetic ends: what
-// never rounds cannot drift. (A thousand spans of a million µs, each walked in
-// steps and each compared with one leap.)
+// What never rounds cannot drift: a bucket that is looked at a thousand times a
+// second is, after a thousand seconds and charges, where one is that was looked
+// at once a second, and where exact arithmetic is.
 func TestTokenBucketDoesNotDrift(t *testing.T) {
-	p := tokenBucket(t, 1_000_003, time.Hour, 1000)
-	steps, leap := State{}, State{}
+	p := tokenBucket(t, 1_000_003, time.Hour, 1000) // 277.78 a second
 	now := int64(epoch)
-	steps = p.Advance(steps, now)
-	leap = steps
+	steps, leap := p.Advance(State{}, now), p.Advance(State{}, now)
 	for range 1000 {
 		for _, s := range []*State{&steps, &leap} {
-			after, ok := p.Admit(*s, now, 277)
+			after, ok := p.Admit(*s, now, 278)
 			if !ok {
-				t.Fatalf("277 denied: %+v", *s)
+				t.Fatalf("278 denied: %+v", *s)
 			}
 			*s = after
 		}
@@ -131,6 +129,10 @@ func TestTokenBucketDoesNotDrift(t *testing.T) {
 		if steps != leap {
 			t.Fatalf("in steps %+v, in one leap %+v", steps, leap)
 		}
+	}
+	want := new(big.Rat).Sub(big.NewRat(278_000, 1), big.NewRat(1_000_003*1000, 3600))
+	if got := big.NewRat(leap.Spent, leap.Den); got.Cmp(want) != 0 {
+		t.Errorf("%s units are spent, want %s", got.FloatString(9), want.FloatString(9))
 	}
 }
 

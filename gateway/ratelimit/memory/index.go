@@ -22,7 +22,10 @@ type slot struct {
 
 // tagOf returns the half of a hash that the index keeps. The shard was chosen by
 // the other one.
-func tagOf(hash uint64) uint32 { return uint32(hash) }
+func tagOf(hash uint64) uint32 { return uint32(hash) } //nolint:gosec // the half that is meant
+
+// mask takes a tag to its home. There are slots.
+func (x *index) mask() uint32 { return uint32(len(x.slots) - 1) } //nolint:gosec // at most 2^32 slots, see maxKeys
 
 // add adds an entry that is not there.
 func (x *index) add(tag, entry uint32) {
@@ -46,7 +49,7 @@ func (x *index) grow() {
 
 // put writes s into the first free slot from its home on. There is one.
 func (x *index) put(s slot) {
-	mask := uint32(len(x.slots) - 1)
+	mask := x.mask()
 	i := s.tag & mask
 	for x.slots[i].ref != 0 {
 		i = (i + 1) & mask
@@ -56,7 +59,7 @@ func (x *index) put(s slot) {
 
 // remove removes an entry that is there.
 func (x *index) remove(tag, entry uint32) {
-	mask := uint32(len(x.slots) - 1)
+	mask := x.mask()
 	hole := tag & mask
 	for x.slots[hole].ref != entry+1 {
 		hole = (hole + 1) & mask

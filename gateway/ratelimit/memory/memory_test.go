@@ -27,6 +27,7 @@ func TestStore(t *testing.T) {
 // The same suite when every key of the store has the same hash, and so the same
 // shard and the same slot.
 func TestStoreWithCollidingHashes(t *testing.T) {
+	t.Setenv("LIMITTEST_STEPS", "2000")
 	limittest.Run(t, func(t testing.TB, clock *limittest.Clock) ratelimit.Store {
 		s := mustStore(t, Options{Now: clock.Now})
 		collide(s, 0)
@@ -37,6 +38,7 @@ func TestStoreWithCollidingHashes(t *testing.T) {
 // The same suite in a table that keeps at most as much as still counts: what has
 // run out is pushed out at the first chance, and nobody may notice.
 func TestStoreThatForgetsWhatHasRunOutAtOnce(t *testing.T) {
+	t.Setenv("LIMITTEST_STEPS", "2000")
 	limittest.Run(t, func(t testing.TB, clock *limittest.Clock) ratelimit.Store {
 		s := mustStore(t, Options{Now: clock.Now})
 		return storeFunc(func(ctx context.Context, charges []ratelimit.Charge, dst []ratelimit.Decision) ([]ratelimit.Decision, error) {
@@ -272,8 +274,8 @@ func TestBoundsHoldUnderConcurrency(t *testing.T) {
 	const maxKeys, quota = 40, 5
 	c := newClock()
 	s := mustStore(t, Options{MaxKeys: maxKeys, Now: c.Load})
-	p := window(t, quota, time.Hour)  // never runs out here
-	q := window2(t, quota, time.Hour) // the second limit of each list
+	p := window(t, quota, time.Hour) // never runs out here
+	q := window2(t, quota)           // the second limit of each list
 	var admitted [100]atomic.Int64
 	var wg sync.WaitGroup
 	for g := range 16 {
@@ -319,8 +321,9 @@ func TestBoundsHoldUnderConcurrency(t *testing.T) {
 	}
 }
 
-func window2(tb testing.TB, quota int64, length time.Duration) *ratelimit.Policy {
-	return mustPolicy(tb, ratelimit.Policy{Name: "window2", Scope: "limit/window2", Algorithm: ratelimit.FixedWindow, Quota: quota, Window: length})
+// window2 is a second limit, of an hour.
+func window2(tb testing.TB, quota int64) *ratelimit.Policy {
+	return mustPolicy(tb, ratelimit.Policy{Name: "window2", Scope: "limit/window2", Algorithm: ratelimit.FixedWindow, Quota: quota, Window: time.Hour})
 }
 
 // The lists of two callers overlap in both orders, so that locks taken in the
@@ -328,7 +331,7 @@ func window2(tb testing.TB, quota int64, length time.Duration) *ratelimit.Policy
 // in the other.
 func TestAllOrNoneUnderConcurrency(t *testing.T) {
 	s := mustStore(t, Options{})
-	wide, narrow := window(t, 1000, time.Hour), window2(t, 30, time.Hour)
+	wide, narrow := window(t, 1000, time.Hour), window2(t, 30)
 	var admitted atomic.Int64
 	var wg sync.WaitGroup
 	for g := range 50 {

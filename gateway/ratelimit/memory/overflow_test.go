@@ -68,7 +68,7 @@ func TestACrowdOfNewKeysSharesOneBucket(t *testing.T) {
 // Each policy has an overflow bucket of its own.
 func TestOverflowBucketsOfTwoPoliciesAreTwo(t *testing.T) {
 	s := mustStore(t, Options{MaxKeys: 1})
-	p, q := window(t, 5, time.Hour), window2(t, 5, time.Hour)
+	p, q := window(t, 5, time.Hour), window2(t, 5)
 	takeOne(t, s, p, key(0))
 	for i := range 5 {
 		takeOne(t, s, p, key(1+i))
@@ -85,7 +85,7 @@ func TestOverflowBucketsOfTwoPoliciesAreTwo(t *testing.T) {
 // the first has spent.
 func TestTwoOverflowingChargesOfOneListAreDecidedOneAfterAnother(t *testing.T) {
 	s := mustStore(t, Options{MaxKeys: 1})
-	p, q := window(t, 5, time.Hour), window2(t, 5, time.Hour)
+	p, q := window(t, 5, time.Hour), window2(t, 5)
 	takeOne(t, s, p, key(0))
 	list := func(a, b, c int64) []ratelimit.Decision {
 		ds, err := s.Take(t.Context(), []ratelimit.Charge{
@@ -119,7 +119,7 @@ func TestTwoOverflowingChargesOfOneListAreDecidedOneAfterAnother(t *testing.T) {
 // One place and two new keys: the first gets it.
 func TestTheLastPlaceGoesToTheFirstOfAList(t *testing.T) {
 	s := mustStore(t, Options{MaxKeys: 2})
-	p, q := window(t, 5, time.Hour), window2(t, 5, time.Hour)
+	p, q := window(t, 5, time.Hour), window2(t, 5)
 	takeOne(t, s, p, key(0))
 	ds, err := s.Take(t.Context(), []ratelimit.Charge{{Policy: p, Partition: key(1), Cost: 1}, {Policy: q, Partition: key(1), Cost: 1}}, nil)
 	if err != nil || !ratelimit.Admitted(ds) || s.Len() != 2 || s.Overflows() != 1 {

@@ -81,7 +81,7 @@ func (sh *shard) lookup(hash uint64, partition string, p *ratelimit.Policy) uint
 	if len(slots) == 0 {
 		return none
 	}
-	tag, mask := tagOf(hash), uint32(len(slots)-1)
+	tag, mask := tagOf(hash), sh.index.mask()
 	for i := tag & mask; slots[i].ref != 0; i = (i + 1) & mask {
 		if slots[i].tag != tag {
 			continue
@@ -113,7 +113,7 @@ func (sh *shard) insert(hash uint64, partition string, p *ratelimit.Policy, s ra
 
 // grow adds a chunk of unused entries.
 func (sh *shard) grow() {
-	base := uint32(len(sh.chunks)) << chunkBits
+	base := uint32(len(sh.chunks)) << chunkBits //nolint:gosec // below 2^32, see maxKeys
 	c := new([chunkSize]entry)
 	for i := range c {
 		c[i].next = base + uint32(i) + 1
