@@ -24,8 +24,8 @@ import (
 )
 
 // slack is what a busy test machine may add to a timeout. The settings that
-// these tests are about would, if they were wrong, add 1.7 s and more.
-const slack = time.Second
+// these tests are about would, if they were wrong, add 3 s and more.
+const slack = 2 * time.Second
 
 // TestFrozenServerHoldsNobody: a server that accepts connections and says
 // nothing. Every caller is back when its time is up, new connections included,
@@ -118,17 +118,17 @@ func TestRefusingServerCostsNothing(t *testing.T) {
 	}
 }
 
-// untilTaken asks until the store answers, for 3 s at most: the time within
-// which a gateway must be back.
+// untilTaken asks until the store answers. Only asking shows that a server is
+// back, so it polls.
 func untilTaken(t testing.TB, s ratelimit.Store, cs []ratelimit.Charge) ratelimit.Decision {
 	t.Helper()
-	for deadline := time.Now().Add(3 * time.Second); ; runtime.Gosched() {
+	for deadline := time.Now().Add(generous); ; time.Sleep(2 * time.Millisecond) {
 		ds, err := s.Take(t.Context(), cs, nil)
 		if err == nil {
 			return ds[0]
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("not back after 3 s: %v", err)
+			t.Fatalf("not back after %s: %v", generous, err)
 		}
 	}
 }

@@ -50,6 +50,12 @@ func Kinds() []string {
 // errValue is a key of ours that holds something else.
 var errValue = errors.New("the key holds what the limiter did not write")
 
+// KeyFault reports whether err says that one key holds what this package did
+// not write. The server answered as it should, and other keys are not affected.
+// A reply that is no reply of our script is not that: it casts doubt on the
+// server. Both are of kind "corrupt".
+func KeyFault(err error) bool { return errors.Is(err, errValue) }
+
 // errCredentials is a password file that cannot be read.
 var errCredentials = errors.New("no credentials")
 

@@ -204,7 +204,13 @@ func TestKinds(t *testing.T) {
 	})
 	story(redisstore.KindOther, "anything else", answer("-ERR unknown command 'evalsha'\r\n"))
 	for how, reply := range nonsense {
-		story(redisstore.KindCorrupt, how, answer(reply))
+		story(redisstore.KindCorrupt, how, func(t *testing.T) error {
+			err := answer(reply)(t)
+			if redisstore.KeyFault(err) {
+				t.Errorf("a server that talks nonsense is no fault of a key: %v", err)
+			}
+			return err
+		})
 	}
 
 	for _, kind := range redisstore.Kinds() {
@@ -281,6 +287,9 @@ func TestForeignValuesAreCorrupt(t *testing.T) {
 		err := wantKind(t, store, cs, redisstore.KindCorrupt)
 		if err == nil || !strings.Contains(err.Error(), key) {
 			t.Errorf("%s in %s: the error does not name the key: %v", what, key, err)
+		}
+		if !redisstore.KeyFault(err) {
+			t.Errorf("%s in %s: not the fault of the key: %v", what, key, err)
 		}
 		if after := look.Dump(ctx, key).Val(); after != before {
 			t.Errorf("%s in %s was changed", what, key)

@@ -27,9 +27,10 @@ var luaFixedWindow string
 //go:embed lua/take.lua
 var luaTake string
 
-// A script is the text of the one script and the name Redis knows it by.
+// A script is the text of the one script and the name Redis knows it by, both
+// strings, put into interfaces once rather than for each call.
 type script struct {
-	source, sha string
+	source, sha any
 }
 
 // newScript joins the files. The prelude is the one part that tests replace.
@@ -67,7 +68,7 @@ func (c *call) build(s *Store, charges []ratelimit.Charge) error {
 			return fmt.Errorf("charge %d: cost: want 0 or more, got %d", i+1, charges[i].Cost)
 		}
 	}
-	c.args = append(c.args[:0], "evalsha", s.script.sha, strconv.Itoa(n))
+	c.args = append(c.args[:0], "evalsha", s.script.sha, count(n))
 	for i := range charges {
 		// A plain string: a cluster client finds the slot in the first key.
 		c.args = append(c.args, s.key(&charges[i]))
@@ -93,6 +94,16 @@ func (c *call) build(s *Store, charges []ratelimit.Charge) error {
 		c.args = append(c.args, &c.numbers[i])
 	}
 	return nil
+}
+
+// counts are the numbers of keys of almost all calls, already in interfaces.
+var counts = [...]any{"0", "1", "2", "3", "4", "5", "6", "7", "8"}
+
+func count(n int) any {
+	if n < len(counts) {
+		return counts[n]
+	}
+	return strconv.Itoa(n)
 }
 
 // free gives c back for the next decision. It must be out of every hand.

@@ -34,7 +34,7 @@ end
 
 -- charge returns the state after cost, which fits. Only a charge opens a window.
 function fixed_window.charge(state, policy, cost)
-	if state[2] == 0 then return {cost, now + policy[2]} end
+	if state[1] == 0 then return {cost, now + policy[2]} end
 	return {state[1] + cost, state[2]}
 end
 
