@@ -24,6 +24,8 @@ type shared struct {
 	memory   *memory.Store      // the store itself without Redis, the local cap's with it
 	redis    *redisstore.Store  // nil without Redis
 	fallback *fallback.Fallback // nil without Redis
+
+	retired bool // another store is in force; protected by Gateway.showing
 }
 
 // makeShared builds the store of cfg. It connects to nothing and starts nothing.
@@ -66,10 +68,13 @@ func (g *Gateway) makeShared(cfg *config.Config) (*shared, error) {
 		// for decisions is not back.
 		ProbeTimeout: sh.cfg.Timeout,
 		Kind:         redisstore.Kind,
+		KeyFault:     redisstore.KeyFault,
 		Hooks: fallback.Hooks{
-			StoreFailed:  func(kind string, _ error) { g.telemetry.StoreFailed(kind) },
-			StateChanged: g.storeStateChanged,
-			Degraded:     degraded,
+			StoreFailed: func(kind string, _ error) { g.telemetry.StoreFailed(kind) },
+			StateChanged: func(open bool, err error, lasted time.Duration) {
+				g.storeStateChanged(sh, open, err, lasted)
+			},
+			Degraded: degraded,
 		},
 	})
 	if err != nil {
@@ -110,8 +115,14 @@ func (sh *shared) same(cfg *config.Config) bool {
 }
 
 // storeStateChanged says, once each time, that requests are decided without the
-// shared store, and that they are no longer.
-func (g *Gateway) storeStateChanged(open bool, err error, lasted time.Duration) {
+// shared store, and that they are no longer. A store that a reload has replaced
+// is not spoken of: it is probed for a moment yet, but no request depends on it.
+func (g *Gateway) storeStateChanged(sh *shared, open bool, err error, lasted time.Duration) {
+	g.showing.Lock()
+	defer g.showing.Unlock()
+	if sh.retired {
+		return
+	}
 	g.telemetry.FallbackActive(open)
 	if open {
 		g.log.Error("the limit store is away; each route now does what its on_store_failure says, until the store answers again",
@@ -119,6 +130,23 @@ func (g *Gateway) storeStateChanged(open bool, err error, lasted time.Duration) 
 		return
 	}
 	g.log.Warn("the limit store is back; limits are shared again", "was_away", lasted.Round(time.Millisecond).String())
+}
+
+// storeReplaced lets the metric and the log speak of the store that is in force
+// now: the former one may have been away, and will not report its return.
+func (g *Gateway) storeReplaced(former, now *shared) {
+	g.showing.Lock()
+	defer g.showing.Unlock()
+	former.retired = true
+	if former.away() && !now.away() {
+		g.log.Warn("the limit store that was away is not in use any more; limits are counted in the one of the new configuration")
+	}
+	g.telemetry.FallbackActive(now.away())
+}
+
+// away reports whether requests are decided without the shared store.
+func (sh *shared) away() bool {
+	return sh.fallback != nil && sh.fallback.State().Open
 }
 
 // A decisionContext lets the fallback tell the very request it is about to

@@ -406,6 +406,76 @@ func TestCallersWhoLeaveAreNotFailures(t *testing.T) {
 	})
 }
 
+// A store that was given its time and did not answer is away, also if no caller
+// had the patience to see it: such callers would otherwise never be served.
+func TestFailuresCountThoughTheCallersHaveLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		primary, local, l := newRemote(up), newStand(), new(log)
+		f := start(t, primary, local, fallback.Options{Hooks: l.hooks()})
+		s := f.Store(fallback.LocalCap)
+		primary.set(func(ctx context.Context, cs []ratelimit.Charge, dst []ratelimit.Decision) ([]ratelimit.Decision, error) {
+			return frozen(context.WithoutCancel(ctx), cs, dst)
+		})
+		for range fallback.DefaultConsecutiveFailures {
+			if f.State().Open {
+				t.Fatal("open too early")
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			time.AfterFunc(10*time.Millisecond, cancel)
+			if ds, err := s.Take(ctx, one(t), nil); !errors.Is(err, context.Canceled) || len(ds) != 0 {
+				t.Fatalf("Take = %v, %v; want no decision and context.Canceled", ds, err)
+			}
+		}
+		if !f.State().Open {
+			t.Error("still closed: nobody would be served while all callers are impatient")
+		}
+		if len(local.asked) != 0 {
+			t.Errorf("the local cap was charged %d times for callers who had left", len(local.asked))
+		}
+	})
+}
+
+// One spoiled key is the trouble of the caller whose key it is. It is reported,
+// and neither opens the breaker nor makes up for failures that do.
+func TestAKeyFaultIsNoFailureOfTheStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		spoiled := errors.New("the key holds something else")
+		primary, l := newRemote(up), new(log)
+		f := start(t, primary, newStand(), fallback.Options{
+			Hooks:    l.hooks(),
+			KeyFault: func(err error) bool { return errors.Is(err, spoiled) },
+		})
+		fault := func(_ context.Context, _ []ratelimit.Charge, dst []ratelimit.Decision) ([]ratelimit.Decision, error) {
+			return dst[:0], fmt.Errorf("take: %w", spoiled)
+		}
+		primary.set(fault)
+		for range 100 {
+			if _, err := f.Store(fallback.Deny).Take(t.Context(), one(t), nil); !errors.Is(err, ratelimit.ErrUnavailable) || !errors.Is(err, spoiled) {
+				t.Fatalf("deny: %v", err)
+			}
+			if ds, err := f.Store(fallback.Allow).Take(t.Context(), one(t), nil); err != nil || len(ds) != 0 {
+				t.Fatalf("allow: %v, %v", ds, err)
+			}
+			ds, err := f.Store(fallback.LocalCap).Take(t.Context(), one(t), nil)
+			if err != nil || len(ds) != 1 || ds[0].Source != ratelimit.SourceLocalCap || !errors.Is(ds[0].Err, spoiled) {
+				t.Fatalf("local cap: %v, %v", ds, err)
+			}
+		}
+		if f.State().Open || l.failed("other") != 300 {
+			t.Fatalf("open %v, %d failures reported; want closed and 300", f.State().Open, l.failed("other"))
+		}
+		for range fallback.DefaultConsecutiveFailures {
+			primary.set(down)
+			_, _ = f.Store(fallback.Allow).Take(t.Context(), one(t), nil)
+			primary.set(fault)
+			_, _ = f.Store(fallback.Allow).Take(t.Context(), one(t), nil)
+		}
+		if !f.State().Open {
+			t.Error("key faults between the failures have kept the breaker closed")
+		}
+	})
+}
+
 // What began before the breaker opened is no evidence about the time after it
 // closed again, and no success of old closes it.
 func TestStragglersDoNotCount(t *testing.T) {

@@ -2,11 +2,12 @@
 // for all instances, and a local one that stands in for it. When Redis fails,
 // the API does not.
 //
-// Every error of the primary counts towards a breaker. While the breaker is
-// open the primary is not touched: what a request costs then is one atomic read
-// beyond the local decision. One goroutine, the prober, asks the primary again
-// every half second, and its first success closes the breaker; nothing else is
-// needed for the traffic to return.
+// Every error of the primary counts towards a breaker, except those that are
+// the fault of one key. While the breaker is open the primary is not touched:
+// what a request costs then is one atomic read beyond the local decision. One
+// goroutine, the prober, asks the primary again every half second, and its
+// first success closes the breaker; nothing else is needed for the traffic to
+// return.
 //
 // What is decided without the primary is the route's choice, a [Mode]: a cap
 // kept on this instance, a refusal, or a free pass. All modes share one breaker
@@ -22,8 +23,11 @@
 // What it promises when things fail:
 //
 //   - The primary is away, slow, broken, or answers nonsense: the mode decides.
-//   - The caller leaves before the answer: that says nothing about the store,
-//     and is not counted. Take returns an error that is [context.Canceled].
+//   - The caller leaves before the answer: Take returns an error that is
+//     [context.Canceled], and charges nobody's local cap. The leaving is not
+//     counted; what the store itself got wrong, or did not do in its time, is.
+//   - One key holds what the primary cannot read ([Options.KeyFault]): the mode
+//     decides for whoever needs that key, and for nobody else.
 //   - A probe hangs, panics, is cancelled: it has failed, and the next one
 //     follows after the same interval. The breaker cannot stay half-open,
 //     because no request ever holds its one half-open place.

@@ -58,6 +58,13 @@ type Options struct {
 	// "timeout" for what wraps [context.DeadlineExceeded], else "other".
 	Kind func(error) string
 
+	// KeyFault reports that an error is the fault of what the primary holds
+	// under the keys of one request, and that the primary works. The mode decides
+	// that request and the error is reported, but it does not count towards the
+	// breaker: whoever can spoil one key must not be able to take the store away
+	// from everybody else. nil: no error is of this sort.
+	KeyFault func(error) bool
+
 	// Hooks report what happens.
 	Hooks Hooks
 }

@@ -55,10 +55,22 @@ func (s *store) Take(ctx context.Context, charges []ratelimit.Charge, dst []rate
 		f.succeeded(c)
 		return ds, nil
 	}
-	if errors.Is(ctx.Err(), context.Canceled) {
+	left := errors.Is(ctx.Err(), context.Canceled)
+	switch {
+	case left && errors.Is(err, context.Canceled):
+		// The caller's leaving is the error.
+	case f.o.KeyFault != nil && f.o.KeyFault(err):
+		f.storeFailed(err)
+	default:
+		// Also if the caller has left meanwhile: a store that was given its time
+		// and did not answer is away. Were that not counted, clients with less
+		// patience than the store's timeout would keep the breaker closed, and
+		// nobody would ever be served.
+		f.failed(c, err)
+	}
+	if left {
 		return dst[:0], fmt.Errorf("the caller left before the store answered: %w", ctx.Err())
 	}
-	f.failed(c, err)
 	return s.without(ctx, charges, dst, err)
 }
 
