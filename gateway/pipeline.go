@@ -110,7 +110,9 @@ func (s *snapshot) findRoute(x *exchange, r *http.Request) *httperr.Error {
 }
 
 // chargeEdge turns crowds away before anything costs: no cryptography, no
-// network. The client learns of an edge limit only when it denies.
+// network. It counts requests, whatever they cost their caller later: what they
+// are worth is the plan's business. A route that is free is free here too. The
+// client learns of an edge limit only when it denies.
 func (s *snapshot) chargeEdge(x *exchange, r *http.Request) *httperr.Error {
 	if len(s.edge) == 0 || x.Cost == 0 {
 		return nil
@@ -118,7 +120,7 @@ func (s *snapshot) chargeEdge(x *exchange, r *http.Request) *httperr.Error {
 	cs := x.chargeRoom[:0]
 	for _, l := range s.edge {
 		p := partition(l.per, r, &x.Request)
-		cs = append(cs, ratelimit.Charge{Policy: l.policy, Partition: p, Caller: p, Cost: x.Cost})
+		cs = append(cs, ratelimit.Charge{Policy: l.policy, Partition: p, Caller: p, Cost: 1})
 	}
 	ds, err := s.edgeStore.Take(r.Context(), cs, x.decisionRoom[:0])
 	if err != nil {
