@@ -1,6 +1,7 @@
 package config
 
 import (
+	"bytes"
 	"crypto"
 	"slices"
 	"strings"
@@ -223,6 +224,9 @@ func (v value) readSecrets(algorithms []string) (secrets []Secret, files []strin
 			f.errorf("the secret in %s has %d bytes; want at least the length of the hash, %d (openssl rand -base64 %d)",
 				path, len(secret), least, least)
 			continue
+		case slices.ContainsFunc(secrets, func(other Secret) bool { return bytes.Equal(other, secret) }):
+			f.errorf("%s holds the same secret as another file here; remove one", path)
+			continue
 		}
 		secrets = append(secrets, secret)
 		files = append(files, absolute(path))
@@ -252,12 +256,15 @@ func (v value) readPublicKeys(algorithms []string, at value, quiet bool) (keys [
 			for _, alg := range algorithms {
 				fits = fits || keyFits(k, alg)
 			}
-			if !fits && !quiet && len(algorithms) > 0 {
+			switch {
+			case !fits && !quiet && len(algorithms) > 0:
 				f.errorf("%s holds %s, which fits none of the algorithms %s", path, keyKind(k), strings.Join(algorithms, ", "))
 				complete = false
+			case slices.ContainsFunc(keys, func(other crypto.PublicKey) bool { return sameKey(other, k) }):
+				f.errorf("%s holds a key that stands here twice; remove one", path)
 			}
+			keys = append(keys, k)
 		}
-		keys = append(keys, ks...)
 		files = append(files, absolute(path))
 	}
 	for _, alg := range algorithms {
@@ -296,7 +303,13 @@ func (a *authSection) readAPIKeys(v value) {
 		}
 	}
 	if h, ok := o.get("header", "the name of a header"); ok {
-		if s, ok := h.header(); ok {
+		switch s, ok := h.header(); {
+		case !ok:
+		case s == "Authorization":
+			h.errorf("Authorization: ApiKey … works beside any header; want a header of its own such as X-API-Key, or leave it out")
+		case s == "Cookie":
+			h.errorf("a cookie is no place for API keys: browsers send it unasked; want a header of its own such as X-API-Key")
+		default:
 			k.Header = s
 		}
 	}

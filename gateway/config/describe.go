@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/url"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -23,6 +24,11 @@ func Describe(old, new *Config) []string {
 	if a, b := old.Store.Redis, new.Store.Redis; a != nil && b != nil && !bytes.Equal(a.Password, b.Password) {
 		d.say("store.redis: password changed")
 	}
+	for _, path := range slices.Compact(slices.Sorted(slices.Values(tlsFiles(new)))) {
+		if a, b := contentOf(old, path), contentOf(new, path); a != nil && b != nil && *a != *b {
+			d.say("%s changed", path)
+		}
+	}
 	describeIssuers(&d, old.Auth.JWT, new.Auth.JWT)
 	describeKeys(&d, old.Auth.APIKeys, new.Auth.APIKeys)
 
@@ -36,8 +42,31 @@ func Describe(old, new *Config) []string {
 	return d.lines
 }
 
-// NeedsRestart names the changed settings that only a restart applies: the
-// listeners, whose sockets outlive every reload.
+// tlsFiles are the files whose content matters beyond what a Config holds.
+func tlsFiles(c *Config) []string {
+	var paths []string
+	if h := c.Listen.HTTPS; h != nil {
+		paths = append(paths, h.CertFile, h.KeyFile)
+	}
+	if r := c.Store.Redis; r != nil && r.TLS != nil {
+		paths = append(paths, r.TLS.CAFile, r.TLS.CertFile, r.TLS.KeyFile)
+	}
+	return paths
+}
+
+// contentOf returns the digest of a file of c; nil if it is none of its files.
+func contentOf(c *Config, path string) *[32]byte {
+	for i := range c.Files {
+		if c.Files[i].Path == path {
+			return &c.Files[i].SHA256
+		}
+	}
+	return nil
+}
+
+// NeedsRestart names the changed settings that only a restart applies: where
+// the listeners are, since their sockets outlive every reload. A certificate is
+// not among them; its files are read again with every configuration.
 func NeedsRestart(old, new *Config) []string {
 	var names []string
 	for _, s := range settings(old, new) {
@@ -77,8 +106,8 @@ func settings(a, b *Config) []setting {
 	return []setting{
 		restart(both("listen.http", func(c *Config) string { return c.Listen.HTTP })),
 		restart(both("listen.https.address", https(func(h *HTTPS) string { return h.Address }))),
-		restart(both("listen.https.cert_file", https(func(h *HTTPS) string { return h.CertFile }))),
-		restart(both("listen.https.key_file", https(func(h *HTTPS) string { return h.KeyFile }))),
+		both("listen.https.cert_file", https(func(h *HTTPS) string { return h.CertFile })),
+		both("listen.https.key_file", https(func(h *HTTPS) string { return h.KeyFile })),
 		restart(both("listen.admin", func(c *Config) string { return c.Listen.Admin })),
 		both("shutdown_timeout", func(c *Config) string { return formatDuration(c.ShutdownTimeout) }),
 		both("drain_delay", func(c *Config) string { return formatDuration(c.DrainDelay) }),

@@ -117,8 +117,12 @@ func readKey(o *object) (k keyDecl, idAt, digestAt value) {
 			digestAt = v
 		}
 	}
-	k.User = o.word("user", "the name of the user")
-	k.Tenant = o.word("tenant", "the name of the tenant")
+	if v, ok := o.get("user", "the name of the user"); ok {
+		k.User, _ = v.identity("the name of the user")
+	}
+	if v, ok := o.get("tenant", "the name of the tenant"); ok {
+		k.Tenant, _ = v.identity("the name of the tenant")
+	}
 	if v, ok := o.get("plan", "the name of a plan"); ok {
 		k.Plan, _ = v.word("the name of a plan")
 		k.planAt = v

@@ -111,7 +111,11 @@ func publicKeys(data []byte) ([]crypto.PublicKey, error) {
 			if k.N.BitLen() < 2048 {
 				return nil, fmt.Errorf("holds an RSA key of %d bits; want 2048 or more", k.N.BitLen())
 			}
-		case *ecdsa.PublicKey, ed25519.PublicKey:
+		case *ecdsa.PublicKey:
+			if k.Curve.Params().BitSize < 256 {
+				return nil, fmt.Errorf("holds an EC key on %s, which no algorithm here uses; want P-256, P-384 or P-521", k.Curve.Params().Name)
+			}
+		case ed25519.PublicKey:
 		default:
 			return nil, errors.New("holds a key of a kind no algorithm here uses; want RSA, EC (P-256, P-384, P-521) or Ed25519")
 		}
@@ -147,4 +151,10 @@ func keyKind(key crypto.PublicKey) string {
 		return "an Ed25519 key"
 	}
 	return "a key"
+}
+
+// sameKey reports whether two public keys are one.
+func sameKey(a, b crypto.PublicKey) bool {
+	k, ok := a.(interface{ Equal(crypto.PublicKey) bool })
+	return ok && k.Equal(b)
 }

@@ -137,7 +137,7 @@ func (f *plansFile) readOverrides(v value) {
 			}
 			count++
 			if v, ok := o.get(s.field, "a name"); ok {
-				*s.to, _ = v.word("a name")
+				*s.to, _ = v.identity("a name")
 				d.subjectAt = v
 				subject := s.field + ":" + *s.to
 				if first, twice := seen[subject]; twice && *s.to != "" {

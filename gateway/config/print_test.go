@@ -146,6 +146,11 @@ func TestDescribe(t *testing.T) {
 		{"routes.yaml", `http: ":8080"`, `http: ":8081"`, []string{"listen.http: :8080 → :8081"}, []string{"listen.http"}},
 		{"routes.yaml", `admin: "127.0.0.1:9090"`, `admin: "127.0.0.1:9091"`, []string{"listen.admin: 127.0.0.1:9090 → 127.0.0.1:9091"}, []string{"listen.admin"}},
 		{"routes.yaml", `address: ":8443"`, `address: ":8444"`, []string{"listen.https.address: :8443 → :8444"}, []string{"listen.https.address"}},
+		{"routes.yaml", `  https: {address: ":8443", cert_file: cert.pem, key_file: key.pem}` + "\n", "", []string{
+			"listen.https.address: :8443 → none", "listen.https.cert_file: " + filepath.Join(dir, "cert.pem") + " → none",
+			"listen.https.key_file: " + filepath.Join(dir, "key.pem") + " → none",
+		}, []string{"listen.https.address"}},
+		{"cert.pem", "-----BEGIN", "\n-----BEGIN", []string{filepath.Join(dir, "cert.pem") + " changed"}, nil},
 		{"routes.yaml", "client_headers: {ietf: draft-11, legacy: on}", "client_headers: {ietf: off, legacy: off}", []string{"client_headers.ietf: draft-11 → off", "client_headers.legacy: true → false"}, nil},
 		{"keys.yaml", "id: ci", "id: cd", []string{"key ci removed", "key cd added"}, nil},
 		{"keys.yaml", "plan: free", "plan: pro", []string{"key k-7f3a plan: free → pro"}, nil},

@@ -40,6 +40,9 @@ func readRedis(v value) *Redis {
 		r.Username = s
 	}
 	o.readPassword(r)
+	if good && r.Username != "" && r.Password == nil && !o.has("password") && !o.has("password_file") {
+		o.errorf("a user name without a password; want password or password_file beside it")
+	}
 	if t, ok := o.get("tls", "ca_file, cert_file, key_file or server_name"); ok {
 		if tls := readTLS(t); tls != nil {
 			r.TLS = tls
@@ -54,7 +57,7 @@ func readRedis(v value) *Redis {
 			if isKeyPrefix(s) {
 				r.KeyPrefix = s
 			} else {
-				p.errorf("%s: want letters, digits and . : _ -, at most 64", quote(s))
+				p.errorf("%s: want letters, digits and . _ -, at most 64", quote(s))
 			}
 		}
 	}
@@ -87,12 +90,12 @@ func (o *object) readPassword(r *Redis) {
 	}
 }
 
-// isKeyPrefix reports whether s may begin every key. Braces are left out: they
-// would decide the slot of a cluster.
+// isKeyPrefix reports whether s may begin every key. A colon ends it, and a
+// brace would decide the slot of a cluster.
 func isKeyPrefix(s string) bool {
 	for i := range len(s) {
 		c := s[i]
-		if ('a' > c || c > 'z') && ('A' > c || c > 'Z') && ('0' > c || c > '9') && !strings.ContainsRune(".:_-", rune(c)) {
+		if ('a' > c || c > 'z') && ('A' > c || c > 'Z') && ('0' > c || c > '9') && !strings.ContainsRune("._-", rune(c)) {
 			return false
 		}
 	}

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	yaml "go.yaml.in/yaml/v4"
 )
@@ -63,8 +65,34 @@ func (v value) word(wanted string) (string, bool) {
 		v.errorf("empty; want %s", wanted)
 		return "", false
 	}
-	if strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f || r == '\uFFFD' }) {
+	if strings.ContainsFunc(s, isControl) {
 		v.errorf("holds a control character; want %s", wanted)
+		return "", false
+	}
+	return s, true
+}
+
+// isControl reports whether r could end a line or a field somewhere, or stands
+// for what was no character at all.
+func isControl(r rune) bool {
+	return unicode.IsControl(r) || r == '\u2028' || r == '\u2029' || r == utf8.RuneError
+}
+
+// maxIdentity bounds users, tenants and the like, in bytes.
+const maxIdentity = 256
+
+// identity reads who somebody is. It becomes a field of requests, whose
+// receiver would cut white space around it, and so take one for another.
+func (v value) identity(wanted string) (string, bool) {
+	s, ok := v.word(wanted)
+	switch {
+	case !ok:
+		return "", false
+	case len(s) > maxIdentity:
+		v.errorf("%d bytes long; want %s of at most %d", len(s), wanted, maxIdentity)
+		return "", false
+	case strings.TrimSpace(s) != s:
+		v.errorf("begins or ends with white space; want %s without it", wanted)
 		return "", false
 	}
 	return s, true
@@ -417,6 +445,9 @@ func (v value) content(wanted string) (path string, data []byte, ok bool) {
 	return path, data, true
 }
 
+// maxSecret bounds secrets, in bytes.
+const maxSecret = 64 << 10
+
 // secretFile reads a secret from the file that v names and cuts one final
 // newline, which an editor or a mounted file adds.
 func (v value) secretFile(wanted string) (path string, secret Secret, ok bool) {
@@ -433,6 +464,9 @@ func (v value) secretFile(wanted string) (path string, secret Secret, ok bool) {
 	switch {
 	case s == "":
 		v.errorf("%s is empty; want %s", path, wanted)
+		return path, nil, false
+	case len(s) > maxSecret:
+		v.errorf("%s holds more than %d KiB; is it the right file?", path, maxSecret>>10)
 		return path, nil, false
 	case strings.TrimSpace(s) != s:
 		v.warnf("the secret in %s begins or ends with white space, which is taken as part of it", path)
