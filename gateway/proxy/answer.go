@@ -30,7 +30,9 @@ type answer struct {
 	held    error // came together with data, and is told by the next Read
 	readErr error // why the body broke off
 
-	mu       sync.Mutex // protects w and the following fields while waiting
+	// mu protects w and the following fields: the timer, and for event streams
+	// ReverseProxy's own flusher, come from other goroutines.
+	mu       sync.Mutex
 	w        http.ResponseWriter
 	pending  bool // something was written and not flushed
 	waiting  bool // the timer may flush
@@ -46,17 +48,15 @@ func (a *answer) Read(p []byte) (int, error) {
 		a.flushNow()
 		return 0, a.held
 	}
-	waits := false
-	if a.pending {
-		if a.drained {
-			a.flushNow()
-		} else {
-			waits = true
-			a.mu.Lock()
-			a.waiting = true
-			a.mu.Unlock()
-			a.timer.Reset(patience)
-		}
+	a.mu.Lock()
+	if a.pending && a.drained {
+		a.flushLocked()
+	}
+	waits := a.pending
+	a.waiting = waits
+	a.mu.Unlock()
+	if waits {
+		a.timer.Reset(patience)
 	}
 	n, err := a.body.Read(p)
 	if waits {

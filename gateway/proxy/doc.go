@@ -56,6 +56,16 @@
 // Options.IdleTimeout below the upstream's own keep-alive time and it does not
 // come to this.
 //
+// # Known limits
+//
+// Trailers that an HTTP/2 upstream sends beside a Content-Length reach HTTP/2
+// clients only; HTTP/1.1 has no place for them. When an upstream names fields
+// in a Connection field that also says close, net/http has removed it before
+// they can be read, and the fields go through. Location fields are not
+// rewritten: an upstream that redirects should use X-Forwarded-Host and
+// X-Forwarded-Proto, or relative references. net/http prints on the standard
+// logger when an upstream sends bytes nobody asked for.
+//
 // # Use
 //
 //	u, err := proxy.New(proxy.Options{Name: "weather", Targets: targets})

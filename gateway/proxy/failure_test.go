@@ -65,7 +65,11 @@ func TestNoUsableAnswer(t *testing.T) {
 		{"silent", silent, 504, proxy.ReasonTimeout},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			g := newGateway(t, settings{options: proxy.Options{ResponseHeaderTimeout: 100 * time.Millisecond}}, test.upstream)
+			options := proxy.Options{ConnectTimeout: 5 * time.Second}
+			if test.reason == proxy.ReasonTimeout {
+				options.ResponseHeaderTimeout = 100 * time.Millisecond
+			}
+			g := newGateway(t, settings{options: options}, test.upstream)
 			res := roundTrip(t, g.address(), "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
 			body, _ := io.ReadAll(res.Body)
 			o := receive(t, g.outcomes, "an outcome")
