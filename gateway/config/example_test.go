@@ -16,7 +16,7 @@ func ExampleLoad() {
 		fmt.Println(err)
 		return
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }()
 	routes, plans := filepath.Join(dir, "routes.yaml"), filepath.Join(dir, "plans.yaml")
 	for path, text := range map[string]string{
 		routes: `listen: {http: ":8080"}

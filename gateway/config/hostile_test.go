@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -93,10 +94,9 @@ func TestFilesThatAreNone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := f.Truncate(50 << 20); err != nil {
+	if err := errors.Join(f.Truncate(50<<20), f.Close()); err != nil {
 		t.Fatal(err)
 	}
-	f.Close()
 	plans := filepath.Join(dir, "plans.yaml")
 	for path, want := range map[string]string{
 		dir:                           "is a directory",

@@ -3,6 +3,7 @@ package config
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -23,7 +24,7 @@ func readKeysFile(s *source, path string, named *value) ([]keyDecl, bool) {
 	data, err := s.read(path)
 	if err != nil {
 		message := err.Error()
-		if message == "no such file" {
+		if errors.Is(err, errNoFile) {
 			message += "; make one with: gateway keys new -file " + path + " -user … -plan …"
 		}
 		if named != nil {
@@ -118,10 +119,10 @@ func readKey(o *object) (k keyDecl, idAt, digestAt value) {
 		}
 	}
 	if v, ok := o.get("user", "the name of the user"); ok {
-		k.User, _ = v.identity("the name of the user")
+		k.User = v.identity("the name of the user")
 	}
 	if v, ok := o.get("tenant", "the name of the tenant"); ok {
-		k.Tenant, _ = v.identity("the name of the tenant")
+		k.Tenant = v.identity("the name of the tenant")
 	}
 	if v, ok := o.get("plan", "the name of a plan"); ok {
 		k.Plan, _ = v.word("the name of a plan")

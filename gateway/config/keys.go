@@ -371,7 +371,7 @@ const lockWait = 30 * time.Second
 // It is the directory's own, so that no lock file is left behind, and the
 // kernel gives it back when a process dies.
 func lockDirectory(dir string) (unlock func(), err error) {
-	d, err := os.Open(dir)
+	d, err := os.Open(dir) //nolint:gosec // the operator names the file
 	if err != nil {
 		return nil, fmt.Errorf("lock the directory %s: %w", dir, plainError(err))
 	}
@@ -379,10 +379,10 @@ func lockDirectory(dir string) (unlock func(), err error) {
 	for {
 		err := syscall.Flock(int(d.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		if err == nil {
-			return func() { d.Close() }, nil
+			return func() { _ = d.Close() }, nil // closing gives the lock back
 		}
 		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) || time.Now().After(deadline) {
-			d.Close()
+			_ = d.Close()
 			return nil, fmt.Errorf("lock the directory %s: %w; is another gateway keys still running?", dir, err)
 		}
 		time.Sleep(2 * time.Millisecond)
@@ -399,8 +399,8 @@ func replaceFile(target string, text []byte, mode fs.FileMode, owner *syscall.St
 	}
 	defer func() {
 		if err != nil {
-			f.Close()
-			os.Remove(f.Name())
+			_ = f.Close()
+			_ = os.Remove(f.Name()) // the first error is the one to tell
 		}
 	}()
 	if _, err := f.Write(text); err != nil {
@@ -422,11 +422,10 @@ func replaceFile(target string, text []byte, mode fs.FileMode, owner *syscall.St
 	if err := os.Rename(f.Name(), target); err != nil {
 		return fmt.Errorf("replace %s: %w", target, err)
 	}
-	d, err := os.Open(dir)
+	d, err := os.Open(dir) //nolint:gosec // the operator names the file
 	if err != nil {
 		return nil // renamed already; only the directory's own entry may be late on disk
 	}
-	defer d.Close()
 	_ = d.Sync() // not every file system can
-	return nil
+	return d.Close()
 }

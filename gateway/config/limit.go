@@ -2,7 +2,6 @@ package config
 
 import (
 	"math"
-	"math/bits"
 	"net/textproto"
 	"slices"
 	"strings"
@@ -191,11 +190,10 @@ func checkArithmetic(v value, r Rate, most int64, bucket bool) bool {
 
 // product multiplies two numbers >= 0; too large a product is the largest number.
 func product(a, b int64) int64 {
-	hi, lo := bits.Mul64(uint64(a), uint64(b))
-	if hi != 0 || lo > math.MaxInt64 {
+	if a != 0 && b > math.MaxInt64/a {
 		return math.MaxInt64
 	}
-	return int64(lo)
+	return a * b
 }
 
 func gcd(a, b int64) int64 {

@@ -88,7 +88,7 @@ func (f *plansFile) readPlans(v value) {
 	}
 }
 
-func (p *planDecl) readLimits(v value) {
+func (d *planDecl) readLimits(v value) {
 	items, _ := v.list("a list of limits")
 	if len(items) > maxLimits {
 		v.errorf("%d limits; want at most %d, since every request is decided by all of them", len(items), maxLimits)
@@ -103,7 +103,7 @@ func (p *planDecl) readLimits(v value) {
 		l := &limitDecl{Limit: Limit{Pos: item.pos()}, at: item, nameAt: item}
 		if v, ok := o.need("name", "a name"); ok {
 			l.nameAt = v
-			l.Name, _ = v.name("a limit")
+			l.Name = v.name("a limit")
 		}
 		if first, twice := names[l.Name]; twice && l.Name != "" {
 			l.nameAt.errorf("two limits of this plan are named %s; the first one is at line %d, column %d",
@@ -113,7 +113,7 @@ func (p *planDecl) readLimits(v value) {
 		}
 		l.read(o, false)
 		o.done()
-		p.limits = append(p.limits, l)
+		d.limits = append(d.limits, l)
 	}
 }
 
@@ -137,7 +137,7 @@ func (f *plansFile) readOverrides(v value) {
 			}
 			count++
 			if v, ok := o.get(s.field, "a name"); ok {
-				*s.to, _ = v.identity("a name")
+				*s.to = v.identity("a name")
 				d.subjectAt = v
 				subject := s.field + ":" + *s.to
 				if first, twice := seen[subject]; twice && *s.to != "" {

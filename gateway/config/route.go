@@ -48,7 +48,7 @@ func (r *routeDecl) read(o *object) {
 	r.nameAt, r.pathAt, r.costAt, r.failAt, r.authAt, r.methodsAt = r.at, r.at, r.at, r.at, r.at, r.at
 	if v, ok := o.need("name", "a name"); ok {
 		r.nameAt = v
-		r.Name, _ = v.name("a route")
+		r.Name = v.name("a route")
 	}
 	r.hostOK = true
 	if v, ok := o.get("host", "a host name"); ok {

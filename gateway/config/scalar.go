@@ -81,21 +81,21 @@ func isControl(r rune) bool {
 // maxIdentity bounds users, tenants and the like, in bytes.
 const maxIdentity = 256
 
-// identity reads who somebody is. It becomes a field of requests, whose
-// receiver would cut white space around it, and so take one for another.
-func (v value) identity(wanted string) (string, bool) {
+// identity reads who somebody is; empty if it is nobody. It becomes a field of
+// requests, whose receiver would cut white space around it, and so take one for
+// another.
+func (v value) identity(wanted string) string {
 	s, ok := v.word(wanted)
 	switch {
 	case !ok:
-		return "", false
 	case len(s) > maxIdentity:
 		v.errorf("%d bytes long; want %s of at most %d", len(s), wanted, maxIdentity)
-		return "", false
 	case strings.TrimSpace(s) != s:
 		v.errorf("begins or ends with white space; want %s without it", wanted)
-		return "", false
+	default:
+		return s
 	}
-	return s, true
+	return ""
 }
 
 // words reads a list of words, or, if single, one word in place of a list.

@@ -61,11 +61,11 @@ func readFile(path string) ([]byte, error) {
 	case !info.Mode().IsRegular():
 		return nil, errors.New("is not a regular file")
 	}
-	f, err := os.Open(path)
+	f, err := os.Open(path) //nolint:gosec // the operator names the file
 	if err != nil {
 		return nil, plainError(err)
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }() // it was only read
 	data, err := io.ReadAll(io.LimitReader(f, maxFileSize+1))
 	if err != nil {
 		return nil, plainError(err)
@@ -76,11 +76,14 @@ func readFile(path string) ([]byte, error) {
 	return data, nil
 }
 
+// errNoFile says that there is no file of that name.
+var errNoFile = errors.New("no such file")
+
 // plainError takes operation and path out of a file error: they stand beside it.
 func plainError(err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return errors.New("no such file")
+		return errNoFile
 	case errors.Is(err, fs.ErrPermission):
 		return errors.New("permission denied; the gateway's user must be able to read it")
 	}
@@ -164,7 +167,7 @@ func parseNodes(data []byte) (root, second *yaml.Node, err error) {
 	var nodes [2]*yaml.Node
 	for i := range nodes {
 		var n yaml.Node
-		if err := ld.Load(&n); err == io.EOF {
+		if err := ld.Load(&n); errors.Is(err, io.EOF) {
 			break
 		} else if err != nil {
 			return nil, nil, err

@@ -286,10 +286,8 @@ func (o *object) done() {
 		if slices.Contains(o.known, name) || o.extensions && strings.HasPrefix(name, "x-") {
 			continue
 		}
-		wanted := ""
-		if guess := suggest(name, o.known); guess != "" {
-			wanted = guess
-		} else {
+		wanted := suggest(name, o.known)
+		if wanted == "" {
 			wanted = "; want " + oneOf(slices.Sorted(slices.Values(o.known)))
 		}
 		o.fields[name].keyErrorf("unknown field%s", wanted)
@@ -304,17 +302,17 @@ func isName(s string) bool {
 // maxName bounds names: they stand in keys, labels and fields.
 const maxName = 100
 
-// name reads a name.
-func (v value) name(what string) (string, bool) {
+// name reads a name; empty if it is none.
+func (v value) name(what string) string {
 	s, ok := v.text("a name")
 	if !ok {
-		return "", false
+		return ""
 	}
 	if !isName(s) {
 		v.errorf("bad name %s of %s; want lower-case letters, digits, - and _, at most %d", quote(s), what, maxName)
-		return "", false
+		return ""
 	}
-	return s, true
+	return s
 }
 
 // quote shows a value in a message, shortened.
