@@ -39,6 +39,14 @@ func TestOneScriptCallPerDecision(t *testing.T) {
 		t.Errorf("commands of %d admissions: %v; want %v", decisions, got, want)
 	}
 
+	resetStats(t, look)
+	day := perDay(t)
+	mustTake(t, store, charges(day, day)) // one key is read and written once
+	want = map[string]int{"evalsha": 1, "time": 1, "get": 1, "set": 1}
+	if got := commandCalls(t, look); fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("commands of two charges on one key: %v; want %v", got, want)
+	}
+
 	for ratelimit.Admitted(mustTake(t, store, cs)) {
 	}
 	resetStats(t, look)
