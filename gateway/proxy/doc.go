@@ -26,10 +26,11 @@
 // gone: no Connection field can remove them. From a trusted peer a well-formed
 // X-Forwarded-Proto and X-Forwarded-Host survive.
 //
-// WebSocket is the only protocol a client may upgrade to. An offer of h2c is
-// refused with 400 (HTTP/2 is spoken with prior knowledge, never by Upgrade),
-// any other offer is left out, as RFC 9110 section 7.8 permits, and the
-// request goes on as an ordinary one. CONNECT and TRACE are refused with 501.
+// WebSocket is the only protocol a client may upgrade to. Any other offer is
+// left out, as RFC 9110 section 7.8 permits, and the request goes on as an
+// ordinary one: so no tunnel is opened past the gateway, and clients that offer
+// h2c on every plain connection, as Java's do, are served all the same.
+// CONNECT and TRACE are refused with 501.
 //
 // # What happens when things fail
 //

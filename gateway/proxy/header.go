@@ -252,14 +252,12 @@ func refuse(r *http.Request) (webSocket bool, e *httperr.Error) {
 		return false, nil
 	}
 	for _, offer := range offers {
-		for one := range strings.SplitSeq(offer, ",") {
-			if one = strings.TrimSpace(one); strings.EqualFold(one, "h2c") || !printable(one) {
-				return false, &httperr.Error{
-					Status: http.StatusBadRequest,
-					Detail: "Upgrading this connection to another version of HTTP is not supported. Send the request without the Upgrade field.",
-					Close:  true,
-					Reason: "upgrade_refused",
-				}
+		if !printable(offer) {
+			return false, &httperr.Error{
+				Status: http.StatusBadRequest,
+				Detail: "The Upgrade field is malformed. Send the request without it.",
+				Close:  true,
+				Reason: "upgrade_refused",
 			}
 		}
 	}

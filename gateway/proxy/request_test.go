@@ -53,15 +53,12 @@ func TestRefusedBeforeContact(t *testing.T) {
 	upstream, heads := recorder(t)
 	g := newGateway(t, settings{}, upstream)
 	for request, want := range map[string]int{
-		"CONNECT example.com:443 HTTP/1.1\r\nHost: example.com:443\r\n\r\n": 501,
-		"TRACE / HTTP/1.1\r\nHost: a\r\n\r\n":                               501,
-		"OPTIONS * HTTP/1.1\r\nHost: a\r\nX: 1\r\n\r\n":                     0, // the server's own answer
-		"GET * HTTP/1.1\r\nHost: a\r\n\r\n":                                 400,
-		"GET /a#b HTTP/1.1\r\nHost: a\r\n\r\n":                              400,
-		"GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n\r\n": 400,
-		"GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket, H2C\r\n\r\n":                                  400,
-		"GET / HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nUpgrade: h2c\r\n\r\n":                                              400,
-		"GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: w\xe9bsocket\r\n\r\n":                                    400,
+		"CONNECT example.com:443 HTTP/1.1\r\nHost: example.com:443\r\n\r\n":                 501,
+		"TRACE / HTTP/1.1\r\nHost: a\r\n\r\n":                                               501,
+		"OPTIONS * HTTP/1.1\r\nHost: a\r\nX: 1\r\n\r\n":                                     0, // the server's own answer
+		"GET * HTTP/1.1\r\nHost: a\r\n\r\n":                                                 400,
+		"GET /a#b HTTP/1.1\r\nHost: a\r\n\r\n":                                              400,
+		"GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: w\xe9bsocket\r\n\r\n": 400,
 	} {
 		if res := roundTrip(t, g.address(), request); want != 0 && res.StatusCode != want {
 			t.Errorf("%q: want %d, got %d", request, want, res.StatusCode)
@@ -79,12 +76,15 @@ func TestOtherUpgradesAreLeftOut(t *testing.T) {
 	g := newGateway(t, settings{}, upstream)
 	for _, request := range []string{
 		"GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: TLS/1.0\r\n\r\n",
+		"GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n\r\n",
+		"GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket, H2C\r\n\r\n",
+		"GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nUpgrade: h2c\r\n\r\n",
 		"GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket, foo\r\n\r\n",
 		"GET / HTTP/1.0\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
 		"POST / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nContent-Length: 0\r\n\r\n",
 	} {
 		roundTrip(t, g.address(), request)
-		if head := receive(t, heads, "a request"); strings.Contains(strings.ToLower(head), "upgrade") {
+		if head := receive(t, heads, "a request"); strings.Contains(strings.ToLower(head), "upgrade") || strings.Contains(strings.ToLower(head), "http2-settings") {
 			t.Errorf("%q: want no upgrade, got %q", request, head)
 		}
 	}
