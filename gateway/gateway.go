@@ -28,6 +28,7 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
+	"net/http"
 	"net/netip"
 	"os"
 	"strings"
@@ -69,6 +70,8 @@ type Gateway struct {
 	edgeStore   *memory.Store
 	topDenied   *topk.Sketch
 	certificate atomic.Pointer[tls.Certificate] // nil without listen.https
+
+	adminHandler atomic.Pointer[http.Handler]
 
 	draining atomic.Bool
 	stopped  chan struct{} // closed when nothing is in flight any more
@@ -125,6 +128,9 @@ func New(o Options) (*Gateway, error) {
 	}
 	return g, nil
 }
+
+// Logger is the process log: JSON lines among those of the requests.
+func (g *Gateway) Logger() *slog.Logger { return g.log }
 
 // authReason is the word for why a credential was refused. The error itself
 // may be a library's, and stays out of the log.

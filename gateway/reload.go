@@ -55,7 +55,11 @@ func (g *Gateway) reloadLocked() error {
 		changes = []string{"nothing that matters changed"}
 	}
 	g.log.Info("the new configuration is in force", "hash", cfg.Hash, "changes", changes)
-	if fixed := config.NeedsRestart(old.cfg, cfg); len(fixed) > 0 {
+	fixed := config.NeedsRestart(old.cfg, cfg)
+	if old.cfg.Store.MemoryMaxKeys != cfg.Store.MemoryMaxKeys {
+		fixed = append(fixed, "store.memory.max_keys") // the tables keep what they count
+	}
+	if len(fixed) > 0 {
 		g.log.Warn("some changes take effect at the next restart only", "settings", fixed)
 	}
 	return nil
@@ -106,6 +110,7 @@ func (g *Gateway) applyLocked(cfg *config.Config) error {
 		g.certificate.Store(cert)
 		g.telemetry.Certificates(map[string]time.Time{subject(cert.Leaf): cert.Leaf.NotAfter})
 	}
+	g.adminHandler.Store(g.admin(cfg))
 	g.current.Store(s)
 
 	for name, p := range g.upstreams {

@@ -135,7 +135,9 @@ func (g *Gateway) listen(cfg *config.Config) (public, private []*door, err error
 		})
 		public = append(public, d)
 	}
-	d, err := add("admin", "listen.admin", cfg.Listen.Admin, g.admin(cfg))
+	d, err := add("admin", "listen.admin", cfg.Listen.Admin, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		(*g.adminHandler.Load()).ServeHTTP(w, r)
+	}))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -228,9 +230,10 @@ func (g *Gateway) drain(public []*door) {
 	ending.Wait()
 }
 
-// admin is the handler of the second listener.
-func (g *Gateway) admin(cfg *config.Config) http.Handler {
-	return admin.New(admin.Options{
+// admin is the handler of the second listener; a reload that changes the token
+// makes a new one.
+func (g *Gateway) admin(cfg *config.Config) *http.Handler {
+	h := admin.New(admin.Options{
 		Metrics:   g.telemetry.Handler(),
 		Ready:     g.readiness,
 		Reload:    g.Reload,
@@ -240,6 +243,7 @@ func (g *Gateway) admin(cfg *config.Config) http.Handler {
 		Loopback:  isLoopback(cfg.Listen.Admin),
 		Logger:    g.log,
 	})
+	return &h
 }
 
 // isLoopback reports whether only this machine can reach address.

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/signal"
 	"syscall"
@@ -40,6 +41,9 @@ func (c *command) run(args []string) int {
 		fmt.Fprintln(c.stderr, err)
 		return exitFindings
 	}
+
+	// Packages that still print to the standard logger belong into the same log.
+	slog.SetDefault(g.Logger())
 
 	// A reader of the log that went away must not end the gateway: Go would die
 	// of the broken pipe on standard output.
