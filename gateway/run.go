@@ -59,6 +59,7 @@ func (g *Gateway) Run(ctx context.Context, hup <-chan os.Signal) error {
 	watching, stopWatching := context.WithCancel(ctx)
 	var watchers sync.WaitGroup
 	watchers.Go(func() { g.watch(watching) })
+	watchers.Go(func() { tuneGC(watching) })
 	watchers.Go(func() {
 		for {
 			select {
