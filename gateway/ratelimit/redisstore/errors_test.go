@@ -50,7 +50,7 @@ func TestKinds(t *testing.T) {
 		}
 	}
 	answer := func(reply string) func(t *testing.T) error {
-		return func(t *testing.T) error { return take(t, at(t, startFake(t, reply).addr)) }
+		return func(t *testing.T) error { return take(t, at(t, startFake(t, reply))) }
 	}
 
 	story(redisstore.KindRefused, "nobody listens", func(t *testing.T) error {
@@ -105,7 +105,7 @@ func TestKinds(t *testing.T) {
 	})
 	story(redisstore.KindReadOnly, "a replica", server("--replicaof", "127.0.0.1 1"))
 	story(redisstore.KindClusterDown, "a replica without a primary", func(t *testing.T) error {
-		return take(t, at(t, startFake(t, "-MASTERDOWN Link with MASTER is down\r\n").addr))
+		return take(t, at(t, startFake(t, "-MASTERDOWN Link with MASTER is down\r\n")))
 	})
 	story(redisstore.KindClusterDown, "a cluster without slots", server("--cluster-enabled", "yes"))
 	story(redisstore.KindMoved, "another node", answer("-MOVED 3999 127.0.0.1:1\r\n"))

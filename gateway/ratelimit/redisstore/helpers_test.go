@@ -134,27 +134,18 @@ func resetStats(t testing.TB, c *redis.Client) {
 	}
 }
 
-// A fake is a server that answers every command but HELLO with what reply
-// returns, for what no real server can be brought to say at will.
-type fake struct {
-	addr  string
-	mu    sync.Mutex
-	reply string
-}
-
-func startFake(t testing.TB, reply string) *fake {
+// startFake returns the address of a server that answers every command but HELLO
+// with reply, for what no real server can be brought to say at will.
+func startFake(t testing.TB, reply string) (addr string) {
 	t.Helper()
-	f := &fake{reply: reply}
-	f.addr = serve(t, func(c net.Conn) {
+	return serve(t, func(c net.Conn) {
 		r := redisCommands(c)
 		for {
 			command, err := r.next()
 			if err != nil {
 				return
 			}
-			f.mu.Lock()
-			out := f.reply
-			f.mu.Unlock()
+			out := reply
 			if strings.EqualFold(command[0], "hello") {
 				out = "-ERR unknown command 'hello'\r\n" // RESP 2 then
 			}
@@ -163,13 +154,6 @@ func startFake(t testing.TB, reply string) *fake {
 			}
 		}
 	})
-	return f
-}
-
-func (f *fake) answer(reply string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.reply = reply
 }
 
 // serve accepts connections on a free loopback port and hands each to handle,
