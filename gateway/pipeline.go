@@ -1,12 +1,10 @@
 package gateway
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/http"
 	"runtime/debug"
-	"strings"
 	"time"
 
 	"bouncer/gateway/auth"
@@ -48,25 +46,31 @@ func (s *snapshot) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// walk is the order of a request. Cheap stages come first; a stage that
-// refuses ends the walk.
+// walk is the order of a request, and what each stage may refuse with. Cheap
+// stages come first; a stage that refuses ends the walk.
 func (s *snapshot) walk(x *exchange, r *http.Request) *httperr.Error {
-	s.findClient(x, r)                                 // whose address it is
-	noRoute := s.findRoute(x, r)                       // remembered: scanning is not free
-	if refused := s.chargeEdge(x, r); refused != nil { // per address, in memory → 429
+	s.findClient(x, r)
+	noRoute := s.findRoute(x, r) // remembered until the edge was charged: scanning is not free
+
+	// 429, per address, in this process's memory, before any cryptography
+	if refused := s.chargeEdge(x, r); refused != nil {
 		return refused
 	}
-	if noRoute != nil { //                                     → 400, 404, 405
+	// 400, 404, 405
+	if noRoute != nil {
 		return noRoute
 	}
-	if refused := s.authenticate(x, r); refused != nil { //    → 401, 429
+	// 401; 429 for an address that guesses
+	if refused := s.authenticate(x, r); refused != nil {
 		return refused
 	}
 	s.choosePlan(x)
-	if refused := s.chargeLimits(x, r); refused != nil { //    one store call → 429, 503
+	// 429; 503 when the store is away and the route is not served without it
+	if refused := s.chargeLimits(x, r); refused != nil {
 		return refused
 	}
-	return x.route.upstream.Forward(&x.response, r, &x.Request, x.route.forward) // → 502, 504
+	// 502, 504
+	return x.route.upstream.Forward(&x.response, r, &x.Request, x.route.forward)
 }
 
 func (s *snapshot) begin(w http.ResponseWriter, r *http.Request) *exchange {
@@ -184,15 +188,6 @@ func (s *snapshot) authenticate(x *exchange, r *http.Request) *httperr.Error {
 	return s.unauthorized()
 }
 
-// unauthorized is the same answer whatever was wrong with a credential.
-func (s *snapshot) unauthorized() *httperr.Error {
-	return &httperr.Error{
-		Status: http.StatusUnauthorized, Reason: "unauthorized",
-		Detail: "This path needs valid credentials; the WWW-Authenticate field says of which kind.",
-		Header: http.Header{"Www-Authenticate": s.auth.Challenges()},
-	}
-}
-
 // failuresSpent charges cost to the address's budget of failed attempts (0 only
 // looks) and returns the answer if there is none left.
 func (s *snapshot) failuresSpent(x *exchange, r *http.Request, cost int64) *httperr.Error {
@@ -216,12 +211,7 @@ func (s *snapshot) failuresSpent(x *exchange, r *http.Request, cost int64) *http
 	if d.Allowed {
 		wait = d.Reset // a look denies nothing; the budget is back then
 	}
-	return &httperr.Error{
-		Status: http.StatusTooManyRequests, Reason: "failure_limit",
-		Type:       httperr.TypeAbnormalUsage,
-		Detail:     "Too many failed attempts to authenticate came from this address. Wait, and check the credentials.",
-		RetryAfter: wait,
-	}
+	return tooManyFailures(wait)
 }
 
 // choosePlan decides what the caller may use.
@@ -288,61 +278,6 @@ func capacity(p *ratelimit.Policy) int64 {
 		return p.Burst
 	}
 	return p.Quota
-}
-
-// denied is the answer to a request that a limit denied (RFC 6585 section 4).
-func denied(x *exchange, ds []ratelimit.Decision) *httperr.Error {
-	violated := ratelimit.Violated(ds)
-	x.DeniedBy = violated[0]
-	wait, _ := ratelimit.RetryAfter(ds)
-	e := &httperr.Error{
-		Status: http.StatusTooManyRequests, Reason: "quota_exceeded",
-		Type: httperr.TypeQuotaExceeded, Violated: violated, RetryAfter: wait,
-	}
-	if ds[0].Source == ratelimit.SourceLocalCap {
-		e.Type = httperr.TypeReducedCapacity
-	}
-	names := `"` + strings.Join(violated, `", "`) + `"`
-	if wait == ratelimit.Never {
-		e.Detail = fmt.Sprintf("This request costs %d, which is more than %s ever admits. Waiting does not help.", x.Cost, names)
-	} else {
-		e.Detail = fmt.Sprintf("The quota of %s is used up. Wait %d s before the next request.", names, httperr.Seconds(wait))
-	}
-	return e
-}
-
-// storeFailed is the answer when nobody could decide and the route is not to be
-// served without a decision, or when the client left before there was one.
-func storeFailed(err error) *httperr.Error {
-	away, isAway := errors.AsType[*ratelimit.UnavailableError](err)
-	if !isAway && errors.Is(err, context.Canceled) {
-		return &httperr.Error{Status: httperr.StatusClientClosedRequest, Reason: "client_left", Err: err}
-	}
-	e := &httperr.Error{
-		Status: http.StatusServiceUnavailable, Reason: "store_unavailable",
-		Type:       httperr.TypeReducedCapacity,
-		Detail:     "Limits cannot be checked at the moment, and this path is not served without them. Try again shortly.",
-		RetryAfter: time.Second, Err: err,
-	}
-	if isAway {
-		e.RetryAfter = away.RetryAfter
-	}
-	return e
-}
-
-// answer sends what a stage refused with, in the gateway's own name.
-func (s *snapshot) answer(x *exchange, r *http.Request, e *httperr.Error) {
-	if e.Err != nil && e.Status >= 500 && e.Reason != "store_unavailable" && x.UpstreamErr == nil {
-		x.UpstreamErr = e.Err
-	}
-	if x.DeniedBy == "" {
-		x.DeniedBy = e.Reason
-	}
-	if e.Status == httperr.StatusClientClosedRequest {
-		x.Status = e.Status // nobody is there to read an answer
-		return
-	}
-	httperr.Write(&x.response, r, x.ID, e)
 }
 
 // end accounts for the request, also when a stage panicked. A panic is this

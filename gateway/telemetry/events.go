@@ -22,8 +22,12 @@ func (t *Telemetry) InFlight(route string) Flight {
 }
 
 // Done counts the request out. It is to be called exactly once, in a defer, so
-// that a panic does not leave it flying for ever.
-func (f Flight) Done() { f.gauge.Dec() }
+// that a panic does not leave it flying for ever. The zero Flight never flew.
+func (f Flight) Done() {
+	if f.gauge != nil {
+		f.gauge.Dec()
+	}
+}
 
 // Decided counts the verdict of one limit: allowed or not, what remains, in
 // units, and the capacity that it remains of, in units. plan is empty where
