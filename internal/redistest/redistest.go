@@ -299,8 +299,8 @@ func ping(network, address string) error {
 func freePort() (int, error) {
 	var last error
 	for range 100 {
-		port := firstPort + rand.IntN(lastPort-firstPort)
-		if port == 26379 { // the default port of Redis Sentinel
+		port := firstPort + rand.IntN(lastPort-firstPort) //nolint:gosec // not secret
+		if port == 26379 {                                // the default port of Redis Sentinel
 			continue
 		}
 		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))

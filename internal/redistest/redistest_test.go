@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"syscall"
 	"testing"
@@ -126,8 +127,8 @@ func (r *recorder) run(f func(testing.TB)) {
 		if e := recover(); e != nil && e != any(ended{}) {
 			panic(e)
 		}
-		for i := len(r.cleanups) - 1; i >= 0; i-- {
-			r.cleanups[i]()
+		for _, f := range slices.Backward(r.cleanups) {
+			f()
 		}
 	}()
 	f(r)

@@ -37,26 +37,21 @@ func histories() []check {
 func history(algorithms []ratelimit.Algorithm, atOnce int) func(testing.TB, NewStore) {
 	return func(t testing.TB, newStore NewStore) {
 		t.Helper()
-		seed := rand.Uint64()
-		if s := os.Getenv("LIMITTEST_SEED"); s != "" {
-			seed = uint64(number(t, "LIMITTEST_SEED", s))
-		}
-		steps := int64(defaultSteps)
-		if s := os.Getenv("LIMITTEST_STEPS"); s != "" {
-			steps = number(t, "LIMITTEST_STEPS", s)
-		}
+		seed := number(t, "LIMITTEST_SEED", rand.Uint64()) //nolint:gosec // a history is to be repeatable, not secret
+		steps := number(t, "LIMITTEST_STEPS", defaultSteps)
 		b := newBench(t, newStore)
 		h := &teller{
-			bench: b, seed: seed, rnd: rand.New(rand.NewPCG(seed, 0)),
+			bench: b, seed: seed,
+			rnd:   rand.New(rand.NewPCG(seed, 0)), //nolint:gosec // see above
 			model: newModel(), algorithms: algorithms, atOnce: atOnce,
 		}
 		for step := range steps {
 			if step%chapter == 0 {
-				h.begin(int(step / chapter))
+				h.begin(step / chapter)
 			}
 			h.step(step)
 		}
-		t.Logf("%d steps agree, %d of them denied (seed %d)", steps, h.denied, int64(seed))
+		t.Logf("%d steps agree, %d of them denied (seed %d)", steps, h.denied, seed)
 		// A history in which nearly everything goes one way shows little.
 		if steps >= defaultSteps && (h.denied < steps/20 || h.denied > steps*19/20) {
 			t.Errorf("%d of %d steps were denied; the history does not test both verdicts", h.denied, steps)
@@ -64,9 +59,14 @@ func history(algorithms []ratelimit.Algorithm, atOnce int) func(testing.TB, NewS
 	}
 }
 
-func number(t testing.TB, name, s string) int64 {
+// number returns the environment variable name, or otherwise if it is not set.
+func number(t testing.TB, name string, otherwise uint64) uint64 {
 	t.Helper()
-	n, err := strconv.ParseInt(s, 10, 64)
+	s := os.Getenv(name)
+	if s == "" {
+		return otherwise
+	}
+	n, err := strconv.ParseUint(s, 10, 64)
 	if err != nil {
 		t.Fatalf("%s: want a number, got %q", name, s)
 	}
@@ -81,7 +81,7 @@ type teller struct {
 	model      *model
 	algorithms []ratelimit.Algorithm
 	atOnce     int
-	denied     int64
+	denied     uint64
 
 	latest  int64 // the latest time the clock ever showed
 	limits  []*plan
@@ -107,7 +107,7 @@ type caller struct {
 
 // begin makes new limits and callers, and puts the clock back to where it began;
 // nobody has a bucket yet that could notice.
-func (h *teller) begin(n int) {
+func (h *teller) begin(n uint64) {
 	h.clock.micros.Store(start)
 	h.latest = start
 	h.limits, h.callers, h.waits = nil, nil, nil
@@ -197,7 +197,7 @@ func (h *teller) about(most int64) int64 {
 func pick[T any](rnd *rand.Rand, of ...T) T { return of[rnd.IntN(len(of))] }
 
 // step lets some time pass, perhaps changes a plan, and asks for something.
-func (h *teller) step(n int64) {
+func (h *teller) step(n uint64) {
 	h.t.Helper()
 	if d := h.gap(); h.clock.Now()+d.Microseconds() < horizon {
 		h.clock.Advance(d)
@@ -224,7 +224,7 @@ func (h *teller) step(n int64) {
 	}
 	if h.t.Failed() {
 		h.t.Fatalf("the store and the model differ in step %d; LIMITTEST_SEED=%d repeats it; before it:\n%s",
-			n, int64(h.seed), strings.Join(h.past, "\n"))
+			n, h.seed, strings.Join(h.past, "\n"))
 	}
 	if !ratelimit.Admitted(want) {
 		h.denied++
@@ -308,7 +308,7 @@ func (h *teller) gap() time.Duration {
 }
 
 // remember keeps the last steps for a failure.
-func (h *teller) remember(n, now int64, charges []ratelimit.Charge, want []ratelimit.Decision) {
+func (h *teller) remember(n uint64, now int64, charges []ratelimit.Charge, want []ratelimit.Decision) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "  step %d at +%dµs:", n, now-start)
 	for i, c := range charges {

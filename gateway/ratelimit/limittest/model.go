@@ -1,6 +1,7 @@
 package limittest
 
 import (
+	"maps"
 	"math"
 	"math/big"
 	"time"
@@ -69,9 +70,7 @@ func (m *model) take(now int64, charges []ratelimit.Charge) []ratelimit.Decision
 		out[i] = d
 	}
 	if admitted {
-		for k, s := range work {
-			m.buckets[k] = s
-		}
+		maps.Copy(m.buckets, work)
 		return out
 	}
 	for i, c := range charges {

@@ -165,7 +165,7 @@ func (o *ClientOptions) check() error {
 // readPassword returns what the file holds, without one final newline. No error
 // of it shows any of the contents.
 func readPassword(name string) (string, error) {
-	f, err := os.Open(name)
+	f, err := os.Open(name) //nolint:gosec // the operator names the file
 	if err != nil {
 		return "", fmt.Errorf("read the password: %w", err)
 	}

@@ -103,7 +103,7 @@ func TestRefusingServerCostsNothing(t *testing.T) {
 	// More of them than the pool has places, so that go-redis has stopped dialling.
 	begun := time.Now()
 	for range 50 {
-		wantKind(t, store, cs, redisstore.KindRefused)
+		_ = wantKind(t, store, cs, redisstore.KindRefused)
 	}
 	if took := time.Since(begun); took > slack {
 		t.Errorf("50 refused calls took %s", took)

@@ -278,11 +278,9 @@ func TestForeignValuesAreCorrupt(t *testing.T) {
 	look := srv.Client(t)
 	store := at(t, srv.Addr())
 	const bucket, window = "rl:v1:{user:priya123}:plan/per-minute:tb/60", "rl:v1:{user:priya123}:plan/per-day:fw/86400"
-	ctx := t.Context()
-
 	check := func(key, what string) {
 		t.Helper()
-		before := look.Dump(ctx, key).Val()
+		before := look.Dump(t.Context(), key).Val()
 		cs := charges(perMinute(t), perDay(t))
 		err := wantKind(t, store, cs, redisstore.KindCorrupt)
 		if err == nil || !strings.Contains(err.Error(), key) {
@@ -291,36 +289,36 @@ func TestForeignValuesAreCorrupt(t *testing.T) {
 		if !redisstore.KeyFault(err) {
 			t.Errorf("%s in %s: not the fault of the key: %v", what, key, err)
 		}
-		if after := look.Dump(ctx, key).Val(); after != before {
+		if after := look.Dump(t.Context(), key).Val(); after != before {
 			t.Errorf("%s in %s was changed", what, key)
 		}
-		if n := look.DBSize(ctx).Val(); n != 1 {
+		if n := look.DBSize(t.Context()).Val(); n != 1 {
 			t.Errorf("%s in %s: %d keys, want the planted one only", what, key, n)
 		}
-		look.FlushDB(ctx)
+		look.FlushDB(t.Context())
 		if ds := mustTake(t, store, cs); ds[0].Remaining != 19 || ds[1].Remaining != 99 {
 			t.Errorf("after it was deleted: %+v", ds)
 		}
-		look.FlushDB(ctx)
+		look.FlushDB(t.Context())
 	}
 	for _, value := range []string{
 		"", "hello", "1", "1:2", "1:2:3:4", "1:2:", ":2:3", "-1:2:3", "1:2:-3", "1.5:2:3", "1e3:2:3", " 1:2:3", "1:2:3\n",
 		"1:0:3", "1:9007199254740992:3", "9007199254740992:2:3", "1:2:9007199254740992", "0x1:2:3", "1:2:nan",
 		"99999999999999999999999999999999999999:2:3", "1:2:3\x00", strings.Repeat("9", 400) + ":1:1",
 	} {
-		look.Set(ctx, bucket, value, 0)
+		look.Set(t.Context(), bucket, value, 0)
 		check(bucket, fmt.Sprintf("%.40q", value))
 	}
 	for _, value := range []string{"", "hello", "1", "1:2:3", "-1:2", "1:-2", "9007199254740992:1", "1:9007199254740992", "1:2 ", "1:\xff"} {
-		look.Set(ctx, window, value, 0)
+		look.Set(t.Context(), window, value, 0)
 		check(window, fmt.Sprintf("%q", value))
 	}
 	for _, key := range []string{bucket, window} {
-		look.HSet(ctx, key, "a", 1)
+		look.HSet(t.Context(), key, "a", 1)
 		check(key, "a hash")
-		look.RPush(ctx, key, "a")
+		look.RPush(t.Context(), key, "a")
 		check(key, "a list")
-		look.ZAdd(ctx, key, redis.Z{Member: "a"})
+		look.ZAdd(t.Context(), key, redis.Z{Member: "a"})
 		check(key, "a sorted set")
 	}
 }
@@ -366,7 +364,7 @@ func TestNothingIsHalfWritten(t *testing.T) {
 		redisstore.KindOOM: {"maxmemory", "1"},
 	} {
 		look.ConfigSet(t.Context(), set[0], set[1])
-		wantKind(t, store, cs, kind)
+		_ = wantKind(t, store, cs, kind)
 		if after := dump(); after != before {
 			t.Errorf("%s: %q became %q", kind, before, after)
 		}
