@@ -177,8 +177,16 @@ func (x *exchange) FlushError() error {
 	return a.flushLocked()
 }
 
-// Hijack is found by http.ResponseController.
+// Hijack is found by http.ResponseController. ReverseProxy adds the fields of
+// the 101 afterwards, from what is then left of them: they are given to the
+// client's writer before, so that whoever wraps it can put its own beside them
+// or in their place, as with any other answer.
 func (x *exchange) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	h := x.answer.w.Header()
+	for name, values := range x.switched {
+		h[name] = append(h[name], values...)
+	}
+	clear(x.switched)
 	conn, rw, err := http.NewResponseController(x.answer.w).Hijack()
 	if err == nil {
 		x.started = true

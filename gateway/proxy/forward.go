@@ -94,8 +94,9 @@ type exchange struct {
 	started  bool  // a final head was given to the client
 	finished bool  // ServeHTTP returned and the answer is whole
 
-	interim http.Header // collects the fields of a 1xx answer
-	answer  answer
+	interim  http.Header // collects the fields of a 1xx answer
+	switched http.Header // the fields of a 101, until it is sent
+	answer   answer
 }
 
 func newExchange(u *Upstream) *exchange {
@@ -174,7 +175,7 @@ func (x *exchange) reset() {
 	x.bare = http.Request{}
 	x.upload, x.stop = nil, nil
 	x.err, x.answered, x.started, x.finished = nil, false, false, false
-	x.interim = nil
+	x.interim, x.switched = nil, nil
 	x.answer.w, x.answer.body = nil, nil
 	x.answer.pending, x.answer.drained, x.answer.waiting = false, false, false
 	x.answer.readErr, x.answer.held, x.answer.writeErr = nil, nil, nil
@@ -232,6 +233,7 @@ func (x *exchange) arrived(res *http.Response) error {
 		if !x.webSocket {
 			return errors.New("the upstream switched protocols unasked")
 		}
+		x.switched = res.Header
 		return nil
 	}
 	if res.StatusCode < 200 || res.StatusCode > 599 {
