@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -72,10 +73,7 @@ func setUp(ctx context.Context, o options) (*setup, error) {
 		return s, err
 	}
 	pooled.name = "(a′) the same with a buffer pool"
-	keys, err := s.makeKeys()
-	if err != nil {
-		return s, err
-	}
+	keys := s.makeKeys()
 	redis, redisAddress, err := rig.StartRedis(ctx, dir)
 	if err != nil {
 		return s, err
@@ -99,8 +97,8 @@ func setUp(ctx context.Context, o options) (*setup, error) {
 
 // tearDown ends everything, the last one first.
 func (s *setup) tearDown() {
-	for i := len(s.processes) - 1; i >= 0; i-- {
-		s.processes[i].Stop()
+	for _, p := range slices.Backward(s.processes) {
+		p.Stop()
 	}
 	_ = os.RemoveAll(s.dir) // what is left in a temporary directory hurts nobody
 }
@@ -123,7 +121,7 @@ func (s *setup) start(ctx context.Context, name, readyPath, program string, args
 func sameCores() []string { return []string{"GOMAXPROCS=" + strconv.Itoa(runtime.GOMAXPROCS(0))} }
 
 // makeKeys returns the text of a keys.yaml, and prepares one request for each key.
-func (s *setup) makeKeys() (string, error) {
+func (s *setup) makeKeys() string {
 	var b strings.Builder
 	b.WriteString("keys:\n")
 	for i := range callers {
@@ -132,7 +130,7 @@ func (s *setup) makeKeys() (string, error) {
 		s.requests = append(s.requests, fmt.Appendf(nil,
 			"GET /api/weather?city=Pune HTTP/1.1\r\nHost: api.example.com\r\nUser-Agent: bench\r\nAccept: application/json\r\nX-API-Key: %s\r\n\r\n", key))
 	}
-	return b.String(), nil
+	return b.String()
 }
 
 // The edge limit and the plan's limit are high enough that nobody is denied.
