@@ -126,10 +126,34 @@ func (g *Gateway) storeStateChanged(sh *shared, open bool, err error, lasted tim
 	g.telemetry.FallbackActive(open)
 	if open {
 		g.log.Error("the limit store is away; each route now does what its on_store_failure says, until the store answers again",
-			"kind", redisstore.Kind(err), "error", err)
+			"kind", redisstore.Kind(err), "error", err, "hint", storeHint(redisstore.Kind(err)))
 		return
 	}
 	g.log.Warn("the limit store is back; limits are shared again", "was_away", lasted.Round(time.Millisecond).String())
+}
+
+// storeHint is where to look first when the store is away for a reason of kind.
+func storeHint(kind string) string {
+	switch kind {
+	case redisstore.KindRefused:
+		return "see that Redis runs at the address of store.redis.url and that this machine can connect to it"
+	case redisstore.KindTimeout, redisstore.KindPool, redisstore.KindBusy:
+		return "Redis is reached but does not answer within store.redis.timeout: see its load and its slow log, and the network between"
+	case redisstore.KindAuth:
+		return "see the user and the password that store.redis gives"
+	case redisstore.KindNoPerm:
+		return "allow the user of store.redis to run EVAL, EVALSHA, TIME, GET and SET on keys that begin with store.redis.key_prefix"
+	case redisstore.KindReadOnly:
+		return "store.redis.url names a replica; name the primary"
+	case redisstore.KindOOM:
+		return "Redis has reached maxmemory and evicts nothing: give it more memory, or the policy volatile-ttl"
+	case redisstore.KindMisconf:
+		return "Redis cannot write to its disk and therefore takes no writes: see its log"
+	case redisstore.KindLoading:
+		return "Redis is still reading its data; wait"
+	default:
+		return "see the error, and the log of Redis"
+	}
 }
 
 // storeReplaced lets the metric and the log speak of the store that is in force
