@@ -133,7 +133,25 @@ type gateway struct {
 	mu     sync.Mutex
 	lines  []map[string]any // what it logged
 	raw    bytes.Buffer     // standard output as it came
-	stderr bytes.Buffer
+	stderr lockedBuffer
+}
+
+// A lockedBuffer can be read while it is written to.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
 }
 
 // start runs the gateway on this site's files until the test ends, and returns
