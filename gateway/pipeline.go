@@ -10,6 +10,7 @@ import (
 	"bouncer/gateway/auth"
 	"bouncer/gateway/config"
 	"bouncer/gateway/httperr"
+	"bouncer/gateway/proxy"
 	"bouncer/gateway/ratelimit"
 	"bouncer/gateway/scope"
 	"bouncer/gateway/telemetry"
@@ -100,7 +101,8 @@ func (s *snapshot) findClient(x *exchange, r *http.Request) {
 	}
 }
 
-// findRoute sets the route, or returns the answer for a request that has none.
+// findRoute sets the route, or returns the answer for a request that has none
+// or that no upstream can be sent: it must not cost its caller anything.
 func (s *snapshot) findRoute(x *exchange, r *http.Request) *httperr.Error {
 	x.Request.Route, x.Cost = telemetry.Unmatched, 1
 	rt, refused := s.routes.match(r)
@@ -108,6 +110,7 @@ func (s *snapshot) findRoute(x *exchange, r *http.Request) *httperr.Error {
 		x.route = rt
 		x.Request.Route, x.Cost = rt.name, rt.cost
 		x.Upstream = rt.upstreamName
+		refused = proxy.Refuse(r)
 	}
 	x.flight = s.gw.telemetry.InFlight(x.Request.Route)
 	return refused

@@ -174,3 +174,21 @@ func TestAnUpstreamNeverSeesTwoFramings(t *testing.T) {
 		t.Errorf("%d requests reached the upstream, the last as %s", got, u.last(t).URL.Path)
 	}
 }
+
+// What no upstream can be sent is refused before the caller pays for it.
+func TestWhatCannotBeCarriedIsNotCharged(t *testing.T) {
+	u := newUpstream(t, nil)
+	g := proxySite(t, u.URL).start()
+	for request, status := range map[string]int{
+		"TRACE /a HTTP/1.1\r\nHost: a\r\n\r\n": 501,
+		"GET /a#b HTTP/1.1\r\nHost: a\r\n\r\n": 400,
+	} {
+		a := g.ask(request)
+		if a.status != status || a.problem(t)["status"] != float64(status) || a.field("RateLimit") != "" {
+			t.Errorf("%q: %d %v", request, a.status, a.header)
+		}
+	}
+	if got := remaining(t, g.get("/a")); got != 1_000_000-1 {
+		t.Errorf("%d remaining after one request that was carried, want %d", got, 1_000_000-1)
+	}
+}

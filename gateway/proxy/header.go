@@ -228,6 +228,14 @@ func validHost(v string) bool {
 	return true
 }
 
+// Refuse returns the answer to a request that [Upstream.Forward] would carry to
+// no upstream, whatever the state of the upstreams, and nil for any other. Ask
+// before a request is charged: for what cannot be carried nobody should pay.
+func Refuse(r *http.Request) *httperr.Error {
+	_, e := refuse(r)
+	return e
+}
+
 // refuse returns the answer to requests that are not carried at all, and
 // whether the request may become a WebSocket.
 func refuse(r *http.Request) (webSocket bool, e *httperr.Error) {
