@@ -74,6 +74,7 @@ type Gateway struct {
 	adminHandler atomic.Pointer[http.Handler]
 
 	draining atomic.Bool
+	upgraded atomic.Int64  // WebSockets open; the servers do not know them
 	stopped  chan struct{} // closed when nothing is in flight any more
 	started  time.Time
 

@@ -78,7 +78,7 @@ func (s *snapshot) begin(w http.ResponseWriter, r *http.Request) *exchange {
 	x := &exchange{}
 	x.Arrived = time.Now()
 	x.deciding = decisionContext{Context: r.Context(), x: x}
-	x.response = response{ResponseWriter: w, fields: s.cfg.ClientHeaders}
+	x.response = response{ResponseWriter: w, fields: s.cfg.ClientHeaders, upgraded: &s.gw.upgraded}
 	return x
 }
 
@@ -310,6 +310,9 @@ func (s *snapshot) end(x *exchange, r *http.Request, panicked any) {
 	x.Bytes = x.response.bytes
 	x.flight.Done()
 	s.gw.telemetry.Request(r, &x.Request)
+	if x.response.hijacked {
+		s.gw.upgraded.Add(-1)
+	}
 	if panicked != nil {
 		panic(panicked)
 	}

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync/atomic"
 
 	"bouncer/gateway/config"
 	"bouncer/gateway/ratelimit"
@@ -22,6 +23,8 @@ type response struct {
 	bytes     int64
 	decisions []ratelimit.Decision // what the fields tell; empty: nothing
 	fields    config.ClientHeaders
+	upgraded  *atomic.Int64 // counts connections that were handed over; nil: nobody asks
+	hijacked  bool
 }
 
 // Unwrap is for http.ResponseController.
@@ -48,8 +51,18 @@ func (w *response) Write(b []byte) (int, error) {
 
 // Hijack hands the connection over after an upgrade (101). The head is written
 // by whoever hijacks, from Header, so the fields are put there now.
+//
+// From here on the server does not know the connection any more, so it is
+// counted before; whoever made the response counts it out again at its end.
 func (w *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	if w.upgraded != nil {
+		w.upgraded.Add(1)
+	}
 	conn, brw, err := http.NewResponseController(w.ResponseWriter).Hijack()
+	w.hijacked = err == nil
+	if err != nil && w.upgraded != nil {
+		w.upgraded.Add(-1)
+	}
 	if err == nil && w.status == 0 {
 		w.status = http.StatusSwitchingProtocols
 		w.finishHeader(w.status)

@@ -26,6 +26,14 @@ const (
 	maxHeaderBytes    = 64 << 10
 )
 
+const (
+	// drainPoll is how often draining looks whether the last WebSocket is gone.
+	drainPoll = 10 * time.Millisecond
+	// cutGrace is how long requests that were cut get to clear up: to hang up on
+	// their upstreams and to be logged.
+	cutGrace = time.Second
+)
+
 // A door is one listener and the server behind it.
 type door struct {
 	name     string
@@ -40,7 +48,10 @@ type door struct {
 func (g *Gateway) Run(ctx context.Context, hup <-chan os.Signal) error {
 	defer g.telemetry.Close() //nolint:errcheck // whoever reads the log has gone
 	s := g.current.Load()
-	public, private, err := g.listen(s.cfg)
+	// What is still in flight when draining ends is cut by this.
+	inFlight, cut := context.WithCancel(context.WithoutCancel(ctx))
+	defer cut()
+	public, private, err := g.listen(inFlight, s.cfg)
 	if err != nil {
 		return err
 	}
@@ -77,7 +88,7 @@ func (g *Gateway) Run(ctx context.Context, hup <-chan os.Signal) error {
 	}
 	stopWatching()
 	watchers.Wait()
-	g.drain(public)
+	g.drain(public, cut)
 	for _, d := range private {
 		_ = d.server.Close()
 	}
@@ -94,8 +105,8 @@ func (g *Gateway) Run(ctx context.Context, hup <-chan os.Signal) error {
 	return err
 }
 
-// listen opens every listener, or none.
-func (g *Gateway) listen(cfg *config.Config) (public, private []*door, err error) {
+// listen opens every listener, or none. Requests end with inFlight at the latest.
+func (g *Gateway) listen(inFlight context.Context, cfg *config.Config) (public, private []*door, err error) {
 	var open []*door
 	defer func() {
 		if err != nil {
@@ -109,7 +120,7 @@ func (g *Gateway) listen(cfg *config.Config) (public, private []*door, err error
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", setting, err)
 		}
-		d := &door{name: name, listener: l, server: g.server(h)}
+		d := &door{name: name, listener: l, server: g.server(inFlight, h)}
 		open = append(open, d)
 		return d, nil
 	}
@@ -145,11 +156,12 @@ func (g *Gateway) listen(cfg *config.Config) (public, private []*door, err error
 	return public, []*door{d}, nil
 }
 
-func (g *Gateway) server(h http.Handler) *http.Server {
+func (g *Gateway) server(inFlight context.Context, h http.Handler) *http.Server {
 	p := &http.Protocols{}
 	p.SetHTTP1(true)
 	return &http.Server{
 		Handler: h, Protocols: p,
+		BaseContext:       func(net.Listener) context.Context { return inFlight },
 		ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
 		// OPTIONS * is about the server as a whole; ours has nothing to say.
 		DisableGeneralOptionsHandler: true,
@@ -204,8 +216,9 @@ func (g *Gateway) announce(cfg *config.Config, public, private []*door) {
 	g.log.Info("serving", "version", g.options.Version, "configuration", cfg.Summary(), "hash", cfg.Hash, "store", sourceOf(cfg))
 }
 
-// drain ends the public listeners in good order.
-func (g *Gateway) drain(public []*door) {
+// drain ends the public listeners in good order. What shutdown_timeout does not
+// suffice for is cut.
+func (g *Gateway) drain(public []*door, cut context.CancelFunc) {
 	cfg := g.current.Load().cfg
 	g.draining.Store(true)
 	g.log.Info("shutting down", "drain_delay", cfg.DrainDelay.String(), "shutdown_timeout", cfg.ShutdownTimeout.String())
@@ -229,6 +242,27 @@ func (g *Gateway) drain(public []*door) {
 		})
 	}
 	ending.Wait()
+	if !g.socketsEnd(ctx) {
+		g.log.Warn("WebSockets were still open after shutdown_timeout and are cut", "open", g.upgraded.Load())
+		cut()
+		ctx, cancel := context.WithTimeout(context.Background(), cutGrace)
+		defer cancel()
+		g.socketsEnd(ctx)
+	}
+}
+
+// socketsEnd waits until no WebSocket is open; false means that ctx ended first.
+func (g *Gateway) socketsEnd(ctx context.Context) bool {
+	poll := time.NewTicker(drainPoll)
+	defer poll.Stop()
+	for g.upgraded.Load() > 0 {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-poll.C:
+		}
+	}
+	return true
 }
 
 // admin is the handler of the second listener; a reload that changes the token

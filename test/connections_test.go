@@ -23,6 +23,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/coder/websocket"
 	"github.com/redis/go-redis/v9"
 
 	"bouncer/internal/redistest"
@@ -390,4 +391,123 @@ func TestHTTPSAndARenewedCertificate(t *testing.T) {
 func (g *gateway) dialTLSPort() *rawConn {
 	plain := &gateway{t: g.t, url: strings.TrimPrefix(g.url, "https://")}
 	return plain.dial()
+}
+
+// Whatever is in flight when the end comes is finished: a plain answer, a
+// stream, a WebSocket, over either version of HTTP.
+func TestSIGTERMFinishesStreamsAndSockets(t *testing.T) {
+	arrived, finish := make(chan string, 8), make(chan struct{})
+	u := newUpstream(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/socket" {
+			c, err := websocket.Accept(w, r, nil)
+			if err != nil {
+				t.Errorf("accept: %v", err)
+				return
+			}
+			defer c.CloseNow() //nolint:errcheck // it may be closed already
+			arrived <- r.URL.Path
+			<-finish
+			_ = c.Write(context.Background(), websocket.MessageText, []byte("done"))
+			_ = c.Close(websocket.StatusNormalClosure, "")
+			return
+		}
+		if r.URL.Path == "/stream" {
+			_, _ = io.WriteString(w, "not yet ")
+			_ = http.NewResponseController(w).Flush()
+		}
+		arrived <- r.URL.Path
+		<-finish
+		_, _ = io.WriteString(w, "done")
+	})
+	g := proxySite(t, u.URL).start()
+	finished := sync.OnceFunc(func() { close(finish) })
+	defer finished()
+
+	var asking sync.WaitGroup
+	for name, c := range protocols(t) {
+		for path, want := range map[string]string{"/plain": "done", "/stream": "not yet done"} {
+			asking.Go(func() {
+				res, err := c.Get(g.url + path)
+				if err != nil {
+					t.Errorf("%s %s: %v", name, path, err)
+					return
+				}
+				defer res.Body.Close()
+				if b, err := io.ReadAll(res.Body); string(b) != want || err != nil {
+					t.Errorf("%s %s: %q, %v; want %q", name, path, b, err, want)
+				}
+			})
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	socket, _, err := websocket.Dial(ctx, g.url+"/socket", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer socket.CloseNow() //nolint:errcheck // it may be closed already
+	asking.Go(func() {
+		if _, b, err := socket.Read(ctx); string(b) != "done" {
+			t.Errorf("WebSocket: %q, %v", b, err)
+		}
+		_, _, _ = socket.Read(ctx) // answers the close
+	})
+	for range 5 {
+		select {
+		case <-arrived:
+		case <-ctx.Done():
+			t.Fatal("not all requests arrived at the upstream")
+		}
+	}
+	g.signal(syscall.SIGTERM)
+	eventually(t, "new connections are refused", func() bool {
+		c, err := net.DialTimeout("tcp", strings.TrimPrefix(g.url, "http://"), time.Second)
+		if err == nil {
+			_ = c.Close()
+		}
+		return err != nil
+	})
+	finished()
+	asking.Wait()
+	if code := g.wait(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	if n := len(g.all("request")); n != 5 {
+		t.Errorf("%d requests in the log, want all 5", n)
+	}
+}
+
+// A WebSocket that has no end does not keep the gateway from its own.
+func TestSIGTERMCutsAnEndlessSocket(t *testing.T) {
+	gone := make(chan struct{})
+	u := newUpstream(t, func(w http.ResponseWriter, r *http.Request) {
+		defer close(gone)
+		if c, err := websocket.Accept(w, r, nil); err == nil {
+			_, _, _ = c.Read(context.Background())
+			_ = c.CloseNow()
+		}
+	})
+	s := proxySite(t, "")
+	s.write("routes.yaml", proxyRoutes(u.URL, `http: "127.0.0.1:0"`, "")+"shutdown_timeout: 200ms\n")
+	g := s.start()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	c, _, err := websocket.Dial(ctx, g.url+"/socket", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.CloseNow() //nolint:errcheck // it is cut
+	began := time.Now()
+	g.stop()
+	if took := time.Since(began); took < 200*time.Millisecond {
+		t.Errorf("the socket had %s of its shutdown_timeout of 200ms", took)
+	}
+	select {
+	case <-gone:
+	case <-ctx.Done():
+		t.Error("the upstream's end stays open")
+	}
+	if line := g.logged("request"); line == nil || line["status"] != 101.0 {
+		t.Errorf("a socket that is cut is not in the log: %v", line)
+	}
 }
