@@ -59,6 +59,10 @@
 //
 // # Known limits
 //
+// A request with both Content-Length and Transfer-Encoding is read by the
+// latter alone, and carried with it alone: net/http removes the length without
+// telling. What stands behind the chunks is the next request of the connection.
+//
 // Trailers that an HTTP/2 upstream sends beside a Content-Length reach HTTP/2
 // clients only; HTTP/1.1 has no place for them. When an upstream names fields
 // in a Connection field that also says close, net/http has removed it before
