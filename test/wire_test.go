@@ -2,7 +2,6 @@ package test
 
 import (
 	"bytes"
-	"io"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -74,19 +73,21 @@ func (w *wire) lose(f func() fate) {
 // deliver lets every reply pass from now on.
 func (w *wire) deliver() { w.lose(func() fate { return fate{} }) }
 
-// open counts the connections, and refuses one that came after the end.
-func (w *wire) open(c net.Conn, delta bool) bool {
+// keep remembers a connection, to be closed at the end; false when that has come.
+func (w *wire) keep(c net.Conn) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.conns == nil {
 		return false
 	}
-	if delta {
-		w.conns[c] = true
-	} else {
-		delete(w.conns, c)
-	}
+	w.conns[c] = true
 	return true
+}
+
+func (w *wire) forget(c net.Conn) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.conns, c)
 }
 
 func (w *wire) serve(client net.Conn) {
@@ -97,10 +98,10 @@ func (w *wire) serve(client net.Conn) {
 	}
 	defer server.Close()
 	for _, c := range []net.Conn{client, server} {
-		if !w.open(c, true) {
+		if !w.keep(c) {
 			return
 		}
-		defer w.open(c, false)
+		defer w.forget(c)
 	}
 
 	var fated atomic.Pointer[fate] // of the call under way
@@ -145,9 +146,6 @@ func (w *wire) serve(client net.Conn) {
 			}
 		}
 		if _, werr := client.Write(buf[:n]); err != nil || werr != nil {
-			if err != nil && err != io.EOF {
-				return
-			}
 			return
 		}
 	}
