@@ -28,6 +28,8 @@ type Config struct {
 	Upstreams       []*Upstream
 	Routes          []*Route
 	ClientHeaders   ClientHeaders
+	// UsagePath is the path on which callers see their own limits; empty: none.
+	UsagePath string
 
 	Plans         []*Plan // in file order
 	DefaultPlan   string  // empty if none
@@ -94,12 +96,15 @@ type Store struct {
 	Redis         *Redis
 }
 
-// Redis is one Redis (or Valkey) server. Address, TLS and credentials are
-// already taken out of the URL.
+// Redis is one Redis (or Valkey) server, or a cluster of them. Address, TLS and
+// credentials are already taken out of the URL.
 type Redis struct {
-	Network  string // tcp or unix
-	Address  string // host:port or path
-	DB       int
+	Network string // tcp or unix
+	Address string // host:port or path; empty for a cluster
+	// Addresses are where a cluster is entered, host:port each, in file order;
+	// empty: one server. Network is then tcp and DB 0.
+	Addresses []string
+	DB        int
 	Username string
 	Password Secret // nil: none
 	// PasswordFile is read again for every new connection, so that a rotated
@@ -191,15 +196,53 @@ type Dimension struct {
 	Header string // canonical field name, for PerHeader
 }
 
+// The algorithms of a limit.
+const (
+	FixedWindow          = "fixed_window"
+	SlidingWindowLog     = "sliding_window_log"
+	SlidingWindowCounter = "sliding_window_counter"
+	TokenBucket          = "token_bucket"
+	LeakyBucket          = "leaky_bucket"
+)
+
 // Limit is a limit of a plan or a named one.
 type Limit struct {
 	Name      string
 	Per       []Dimension // at least one
-	Algorithm string      // token_bucket or fixed_window
-	Rate      Rate
-	Burst     int64 // token_bucket only
+	Algorithm string      // one of the five above
+	// Rate is the number and its window. The window of a calendar is nominal:
+	// a day has 24 hours, a month 30 days.
+	Rate  Rate
+	Burst int64 // token_bucket only, >= 1; 0 elsewhere
+	// Queue is how many drips of a leaky_bucket wait beside the one that goes
+	// at once, >= 0; MaxDelay bounds the wait of one request, 0: not bounded.
+	Queue    int64
+	MaxDelay time.Duration
+	// Calendar is where the windows of a fixed_window lie; nil: each opens at
+	// the first request.
+	Calendar *Calendar
+	// CountRejected charges the limit for denied attempts too.
+	CountRejected bool
+	// Shadow decides and counts, and never denies.
+	Shadow bool
+	// Candidate is another number, decided beside this one and only counted;
+	// nil: none.
+	Candidate *Candidate
 	LocalCap  *Rate // named limits only; nil: its share
 	Pos       Pos
+}
+
+// Calendar says where windows of the calendar begin.
+type Calendar struct {
+	Unit      string         // minute, hour, day, week or month
+	Location  *time.Location // never nil
+	WeekStart time.Weekday   // Monday unless Unit is week
+}
+
+// Candidate is the other number of a limit, over the limit's own window.
+type Candidate struct {
+	Quota int64
+	Burst int64 // token_bucket only, >= 1; 0 elsewhere
 }
 
 // Plan is what its callers may use.
