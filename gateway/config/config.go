@@ -105,8 +105,8 @@ type Redis struct {
 	// empty: one server. Network is then tcp and DB 0.
 	Addresses []string
 	DB        int
-	Username string
-	Password Secret // nil: none
+	Username  string
+	Password  Secret // nil: none
 	// PasswordFile is read again for every new connection, so that a rotated
 	// password needs no restart; empty if the password was given otherwise.
 	PasswordFile string
