@@ -271,7 +271,7 @@ func (s *snapshot) report(x *exchange, plan string, ds []ratelimit.Decision) {
 		if i > 0 && d.Policy == ds[i-1].Policy {
 			continue // several limits answered by one local cap are one verdict
 		}
-		s.gw.telemetry.Decided(x.Request.Route, plan, d.Policy.Name, string(d.Source), d.Allowed, d.Remaining, capacity(d.Policy))
+		s.gw.telemetry.Decided(x.Request.Route, plan, d.Policy.Name, string(d.Source), telemetry.Enforced, d.Allowed, d.Remaining, capacity(d.Policy))
 	}
 }
 

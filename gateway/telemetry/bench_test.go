@@ -45,7 +45,7 @@ func TestHotPathAllocations(t *testing.T) {
 	r, s := sample()
 	for name, f := range map[string]func(){
 		"Request":      func() { tm.Request(r, s) },
-		"Decided":      func() { tm.Decided("weather", "free", "per-minute", "memory", true, 7, 20) },
+		"Decided":      func() { tm.Decided("weather", "free", "per-minute", "memory", Enforced, true, 7, 20) },
 		"Auth":         func() { tm.Auth("api_key", AuthAccepted) },
 		"InFlight":     func() { tm.InFlight("weather").Done() },
 		"StoreTook":    func() { tm.StoreTook(300 * time.Microsecond) },
@@ -83,7 +83,7 @@ func BenchmarkDecided(b *testing.B) {
 	tm := discarding(b)
 	b.ReportAllocs()
 	for b.Loop() {
-		tm.Decided("weather", "free", "per-minute", "memory", true, 7, 20)
+		tm.Decided("weather", "free", "per-minute", "memory", Enforced, true, 7, 20)
 	}
 }
 

@@ -17,7 +17,7 @@ func (t *Telemetry) Configure(l Labels) {
 	old := t.current.Load()
 	next := &table{
 		routes:    t.routesLocked(old.routes, l.Routes),
-		decisions: t.decisionsLocked(old.decisions, l.Limits, l.Sources),
+		decisions: t.decisionsLocked(old.decisions, l.Limits, l.Trials, l.Sources),
 		targets:   t.targetsLocked(old.targets, l.Targets),
 	}
 	t.current.Store(next)
@@ -52,7 +52,7 @@ func (t *Telemetry) routesLocked(old map[string]*route, names []string) map[stri
 	return next
 }
 
-func (t *Telemetry) decisionsLocked(old map[Limit]*decisions, limits []Limit, sources []string) map[Limit]*decisions {
+func (t *Telemetry) decisionsLocked(old map[Limit]*decisions, limits []Limit, trials []Trial, sources []string) map[Limit]*decisions {
 	type ratioLabels struct{ plan, limit string }
 	next := make(map[Limit]*decisions, len(limits))
 	ratios := make(map[ratioLabels]bool)
@@ -76,12 +76,19 @@ func (t *Telemetry) decisionsLocked(old map[Limit]*decisions, limits []Limit, so
 			t.remaining.Delete(prometheus.Labels{"plan": clean(l.Plan), "limit": clean(l.Limit)})
 		}
 	}
-	if len(next)*len(sources)*len(outcomeLabels) <= maxAtStart {
-		for _, d := range next {
+	if (len(next)+len(trials))*len(sources)*2 <= maxAtStart {
+		start := func(d *decisions, role Role) {
 			for _, source := range sources {
-				for outcome := range outcomeLabels {
-					t.fillDecisionLocked(d, outcome, sourceIndex(source))
-				}
+				t.fillDecisionLocked(d, outcomeIndex(role, true), sourceIndex(source))
+				t.fillDecisionLocked(d, outcomeIndex(role, false), sourceIndex(source))
+			}
+		}
+		for _, d := range next {
+			start(d, Enforced)
+		}
+		for _, trial := range trials {
+			if d := next[trial.Limit]; d != nil {
+				start(d, trial.Role)
 			}
 		}
 	}

@@ -29,10 +29,11 @@ func (f Flight) Done() {
 	}
 }
 
-// Decided counts the verdict of one limit: allowed or not, what remains, in
-// units, and the capacity that it remains of, in units. plan is empty where
-// the limit belongs to none. A capacity of 0 or less observes no ratio.
-func (t *Telemetry) Decided(route, plan, limit, source string, allowed bool, remaining, capacity int64) {
+// Decided counts the verdict of one limit in its role: allowed or not, what
+// remains, in units, and the capacity that it remains of, in units. plan is
+// empty where the limit belongs to none. A capacity of 0 or less observes no
+// ratio, nor does a candidate: the ratio is that of the numbers in force.
+func (t *Telemetry) Decided(route, plan, limit, source string, role Role, allowed bool, remaining, capacity int64) {
 	if route == "" {
 		route = Unmatched
 	}
@@ -40,8 +41,8 @@ func (t *Telemetry) Decided(route, plan, limit, source string, allowed bool, rem
 	if d == nil {
 		d = t.otherDecisions
 	}
-	t.countDecision(d, outcomeIndex(allowed), sourceIndex(source))
-	if d.ratio != nil && capacity > 0 {
+	t.countDecision(d, outcomeIndex(role, allowed), sourceIndex(source))
+	if d.ratio != nil && capacity > 0 && role != Candidate {
 		d.ratio.Observe(float64(remaining) / float64(capacity))
 	}
 }

@@ -21,6 +21,9 @@ type Labels struct {
 	// Limits are all limits that can be evaluated, for each route and plan they
 	// can be evaluated for. A limit of unmatched requests has Unmatched as its route.
 	Limits []Limit
+	// Trials are those of them that are decided without being enforced; Limits
+	// holds them too.
+	Trials []Trial
 	// Sources are who can decide: redis, memory, local_cap, none.
 	Sources []string
 	// Targets are all servers of all upstreams.
@@ -32,6 +35,24 @@ type Labels struct {
 // A Limit names what one verdict is counted by. Plan is empty where the limit
 // is not a plan's and no plan is known, such as an edge limit.
 type Limit struct{ Route, Plan, Limit string }
+
+// A Role says what the verdict of a limit is for.
+type Role uint8
+
+// The roles.
+const (
+	Enforced  Role = iota // it denies
+	Shadow                // it is only shown
+	Candidate             // another number beside a live one, only counted
+	roles     = iota
+)
+
+// A Trial is a limit that is decided without being enforced: in shadow mode, or
+// as the candidate of a live one.
+type Trial struct {
+	Limit
+	Role Role
+}
 
 // A Target is one server of an upstream, as the operator wrote it, without
 // credentials.
@@ -94,13 +115,16 @@ func sourceIndex(source string) int {
 }
 
 // The outcomes of a decision, indexed by outcomeIndex.
-var outcomeLabels = [...]string{"denied", "allowed"}
+var outcomeLabels = [2 * roles]string{
+	"denied", "allowed", "shadow_denied", "shadow_allowed", "candidate_denied", "candidate_allowed",
+}
 
-func outcomeIndex(allowed bool) int {
+func outcomeIndex(role Role, allowed bool) int {
+	i := 2 * int(min(role, Candidate))
 	if allowed {
-		return 1
+		i++
 	}
-	return 0
+	return i
 }
 
 // maxCodes bounds the codes with a label of their own; see codes.

@@ -79,7 +79,7 @@ func exercise(tm *Telemetry) {
 	r, s := sample()
 	tm.InFlight("weather").Done()
 	tm.Request(r, s)
-	tm.Decided("weather", "free", "per-minute", "memory", true, 5, 20)
+	tm.Decided("weather", "free", "per-minute", "memory", Enforced, true, 5, 20)
 	tm.Auth("jwt", AuthAccepted)
 	tm.UnknownPlan()
 	tm.StoreTook(time.Millisecond)
@@ -159,7 +159,7 @@ func TestSeriesWithFixedLabelsStartAtZero(t *testing.T) {
 		`gateway_auth_total{method="cookie",outcome="refused"}`:                "0",
 		`gateway_auth_total{method="api_key",outcome="expired"}`:               "0",
 	}
-	for _, outcome := range outcomeLabels {
+	for _, outcome := range []string{"allowed", "denied"} {
 		for _, source := range []string{"redis", "local_cap"} {
 			want[fmt.Sprintf(`gateway_ratelimit_decisions_total{limit="per-day",outcome=%q,plan="free",route="weather",source=%q}`, outcome, source)] = "0"
 			want[fmt.Sprintf(`gateway_ratelimit_decisions_total{limit="edge-ip",outcome=%q,plan="",route="unmatched",source=%q}`, outcome, source)] = "0"
@@ -210,7 +210,7 @@ func TestNoCallerCanMakeASeries(t *testing.T) {
 		s.Route = odd
 		tm.Request(r, s)
 		tm.InFlight(odd).Done()
-		tm.Decided(odd, odd, odd, odd, i%2 == 0, 1, int64(i%3))
+		tm.Decided(odd, odd, odd, odd, Enforced, i%2 == 0, 1, int64(i%3))
 		tm.Auth(odd, odd)
 		tm.StoreFailed(odd)
 		tm.UpstreamDone(odd, odd, i, errors.New(odd))
@@ -242,7 +242,7 @@ func TestOperatorsOddBytesDoNotPanic(t *testing.T) {
 			Routes: []string{odd, other, Unmatched, "", "weather"}, Limits: []Limit{{odd, odd, odd}}, Sources: []string{odd},
 			Targets: []Target{{odd, odd}}, Modes: []string{odd},
 		})
-		tm.Decided(odd, odd, odd, odd, true, 1, 2)
+		tm.Decided(odd, odd, odd, odd, Enforced, true, 1, 2)
 		tm.UpstreamDone(odd, odd, 200, nil)
 		tm.Loaded(odd, time.Now())
 		tm.Certificates(map[string]time.Time{odd: time.Now()})
@@ -275,7 +275,7 @@ func TestReloadKeepsCountsAndDeletesWhatIsGone(t *testing.T) {
 	s.Route = "export"
 	tm.Request(r, s)
 	for _, l := range []Limit{{"weather", "free", "per-minute"}, {"export", "free", "per-minute"}, {"export", "pro", "per-day"}} {
-		tm.Decided(l.Route, l.Plan, l.Limit, "memory", false, 0, 20)
+		tm.Decided(l.Route, l.Plan, l.Limit, "memory", Enforced, false, 0, 20)
 	}
 	tm.UpstreamDone("weather", "127.0.0.1:9002", 200, nil)
 	tm.FallbackActive(true)
@@ -293,7 +293,7 @@ func TestReloadKeepsCountsAndDeletesWhatIsGone(t *testing.T) {
 	flying.Done()
 	tm.Request(r, s) // arrived under the old configuration, ends under the new
 	tm.countRequest(racing, methodIndex(http.MethodPut), codes.of(201))
-	tm.Decided("export", "pro", "per-day", "memory", false, 0, 20)
+	tm.Decided("export", "pro", "per-day", "memory", Enforced, false, 0, 20)
 	tm.UpstreamDone("weather", "127.0.0.1:9002", 200, nil)
 
 	for name := range scrape(t, tm) {
@@ -329,7 +329,7 @@ func TestManyDecisionsAreNotAllMadeAtStart(t *testing.T) {
 	if n := testutil.CollectAndCount(tm.decisions); n != 0 {
 		t.Errorf("%d series at start, want none", n)
 	}
-	tm.Decided("r7", "free", "per-minute", "redis", true, 1, 2)
+	tm.Decided("r7", "free", "per-minute", "redis", Enforced, true, 1, 2)
 	if n := testutil.CollectAndCount(tm.decisions); n != 1 {
 		t.Errorf("%d series after one verdict, want 1", n)
 	}
@@ -528,7 +528,7 @@ func TestReloadsUnderTrafficLoseNothing(t *testing.T) {
 			r, s := sample()
 			for range each {
 				f := tm.InFlight("weather")
-				tm.Decided("weather", "free", "per-minute", "memory", true, 1, 2)
+				tm.Decided("weather", "free", "per-minute", "memory", Enforced, true, 1, 2)
 				tm.UpstreamDone("weather", "127.0.0.1:9001", 200, nil)
 				tm.Request(r, s)
 				f.Done()
@@ -553,4 +553,29 @@ func TestReloadsUnderTrafficLoseNothing(t *testing.T) {
 		`gateway_upstream_requests_total{code="200",target="127.0.0.1:9001",upstream="weather"}`:                              total,
 		`gateway_in_flight{route="weather"}`:                                                                                  "0",
 	})
+}
+
+// A limit on trial is counted under outcomes of its own, at 0 from the start,
+// and leaves the ratio of the numbers in force alone.
+func TestALimitOnTrialHasOutcomesOfItsOwn(t *testing.T) {
+	tm := New(Options{Out: io.Discard})
+	defer tm.Close() //nolint:errcheck // nothing is read
+	l := Limit{"weather", "free", "per-minute"}
+	tm.Configure(Labels{
+		Routes: []string{"weather"}, Limits: []Limit{l}, Sources: []string{"memory"},
+		Trials: []Trial{{l, Shadow}, {l, Candidate}},
+	})
+	tm.Decided(l.Route, l.Plan, l.Limit, "memory", Shadow, false, 0, 20)
+	tm.Decided(l.Route, l.Plan, l.Limit, "memory", Candidate, true, 5, 20)
+	for outcome, want := range map[string]float64{
+		"allowed": 0, "denied": 0, "shadow_allowed": 0, "shadow_denied": 1, "candidate_allowed": 1, "candidate_denied": 0,
+	} {
+		got := testutil.ToFloat64(tm.decisions.WithLabelValues(l.Route, l.Plan, l.Limit, outcome, "memory"))
+		if got != want {
+			t.Errorf("%s: %v, want %v", outcome, got, want)
+		}
+	}
+	if n := testutil.CollectAndCount(tm.decisions); n != 6 {
+		t.Errorf("%d series, want 6", n)
+	}
 }
