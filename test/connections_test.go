@@ -162,7 +162,7 @@ routes:
 	}
 	flowing := func() {
 		t.Helper()
-		want := sent.Load() + 5*clients
+		want := sent.Load() + 50*clients
 		eventually(t, "traffic flows", func() bool { return sent.Load() >= want })
 	}
 	flowing()
@@ -182,13 +182,12 @@ routes:
 	if got := u.opened.Load() - opened; got > clients {
 		t.Errorf("%d upstream connections were opened anew over %d reloads", got, reloads)
 	}
-	// In full flow, as it was before. A few may be between two states.
+	// In full flow, as it was before. The pools may have become a little fuller;
+	// one left behind by every other reload would be more than that.
 	back := func(what string, was int, now func() int) {
 		t.Helper()
-		var got int
-		eventually(t, fmt.Sprintf("%s back to the %d before (last seen %d)", what, was, got), func() bool {
-			got = now()
-			return got <= was+4
+		eventually(t, fmt.Sprintf("%s are back to the %d before", what, was), func() bool {
+			return now() < was+reloads/2
 		})
 	}
 	back("goroutines", int(goroutines), func() int { return int(g.value("go_goroutines")) })
@@ -380,7 +379,7 @@ func TestHTTPSAndARenewedCertificate(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	weak := tls.Dialer{Config: &tls.Config{RootCAs: ca.pool, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}} //nolint:gosec // to see it refused
+	weak := tls.Dialer{Config: &tls.Config{RootCAs: ca.pool, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}} // to see it refused
 	if conn, err := weak.DialContext(ctx, "tcp", strings.TrimPrefix(g.url, "https://")); err == nil {
 		_ = conn.Close()
 		t.Error("TLS 1.1 is spoken")
@@ -404,7 +403,7 @@ func TestSIGTERMFinishesStreamsAndSockets(t *testing.T) {
 				t.Errorf("accept: %v", err)
 				return
 			}
-			defer c.CloseNow() //nolint:errcheck // it may be closed already
+			defer c.CloseNow()
 			arrived <- r.URL.Path
 			<-finish
 			_ = c.Write(context.Background(), websocket.MessageText, []byte("done"))
@@ -445,7 +444,7 @@ func TestSIGTERMFinishesStreamsAndSockets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer socket.CloseNow() //nolint:errcheck // it may be closed already
+	defer socket.CloseNow()
 	asking.Go(func() {
 		if _, b, err := socket.Read(ctx); string(b) != "done" {
 			t.Errorf("WebSocket: %q, %v", b, err)
@@ -496,7 +495,7 @@ func TestSIGTERMCutsAnEndlessSocket(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.CloseNow() //nolint:errcheck // it is cut
+	defer c.CloseNow()
 	began := time.Now()
 	g.stop()
 	if took := time.Since(began); took < 200*time.Millisecond {
