@@ -100,7 +100,7 @@ func checkPublicKey(key crypto.PublicKey) error {
 		}
 	case *ecdsa.PublicKey:
 		//lint:ignore SA1019 nothing else tells a point that is not there, on which ECDH panics
-		if k == nil || k.Curve == nil || k.X == nil || k.Y == nil {
+		if k == nil || k.Curve == nil || k.X == nil || k.Y == nil { //nolint:staticcheck // SA1019, as above
 			return errors.New("is empty")
 		}
 		if _, err := k.ECDH(); err != nil {

@@ -18,8 +18,8 @@ import (
 // Each mistake in the options is refused with words that say which it is.
 func TestNewRefuses(t *testing.T) {
 	small := must(rsa.GenerateKey(rand.Reader, 1024))
-	//lint:ignore SA1019 only so can a bad point be made
-	offCurve := &ecdsa.PublicKey{Curve: elliptic.P256(), X: p384.X, Y: p384.Y}
+	offCurve := p384.PublicKey
+	offCurve.Curve = elliptic.P256()
 	public := func(algs string, keys ...crypto.PublicKey) func(*auth.Options) {
 		return func(o *auth.Options) {
 			o.Issuers[0].Secrets, o.Issuers[0].PublicKeys = nil, keys
@@ -63,7 +63,7 @@ func TestNewRefuses(t *testing.T) {
 		"ECDSA zero":               {public("ES256", &ecdsa.PublicKey{}), "public key 1 is empty"},
 		"ECDSA without a point":    {public("ES256", &ecdsa.PublicKey{Curve: elliptic.P256()}), "public key 1 is empty"},
 		"ECDSA on P-224":           {public("ES256", must(ecdsa.GenerateKey(elliptic.P224(), rand.Reader)).Public()), "not a point on its curve"},
-		"ECDSA off its curve":      {public("ES256", offCurve), "not a point on its curve"},
+		"ECDSA off its curve":      {public("ES256", &offCurve), "not a point on its curve"},
 		"Ed25519 short":            {public("EdDSA", ed25519.PublicKey("short")), "5 bytes; want 32"},
 		"key nil":                  {public("RS256", nil), "is a <nil>"},
 		"private key":              {public("RS256", rsaKey()), "is a *rsa.PrivateKey"},

@@ -3,6 +3,7 @@ package auth_test
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -51,10 +52,7 @@ func TestStrip(t *testing.T) {
 		{onlyTokens, "Authorization: Bearer x|Cookie: session=x|X-API-Key: x|Authorization: ApiKey y", "Authorization: ApiKey y|Cookie: session=x|X-Api-Key: x"},
 	} {
 		in := request(strings.Split(tt.name, "|")...).Header
-		out := http.Header{}
-		for name, values := range in { // a shallow copy: the slices are the request's
-			out[name] = values
-		}
+		out := maps.Clone(in) // a shallow copy: the slices are the request's
 		before := in.Clone()
 		tt.a.Strip(out)
 		if !equalHeader(in, before) {
