@@ -210,10 +210,10 @@ func (r *Resolver) Resolve(req *http.Request) Result {
 func (r *Resolver) walk(lines []string, chain []netip.Addr) []netip.Addr {
 	budget := maxBytes
 	entries := 0
-	for i := len(lines) - 1; i >= 0; i-- {
+	for _, line := range slices.Backward(lines) {
 		// Lines are one list, as if joined by commas (RFC 9110 section 5.3);
 		// walking them one by one saves the joining.
-		rest, more := lines[i], true
+		rest, more := line, true
 		for more {
 			var entry string
 			var ok bool
@@ -281,11 +281,11 @@ func (r *Resolver) bucket(a netip.Addr) string {
 func join(chain []netip.Addr) string {
 	var room [256]byte
 	b := room[:0]
-	for i := len(chain) - 1; i >= 0; i-- {
+	for _, a := range slices.Backward(chain) {
 		if len(b) > 0 {
 			b = append(b, ", "...)
 		}
-		b = chain[i].AppendTo(b)
+		b = a.AppendTo(b)
 	}
 	return string(b)
 }
