@@ -208,5 +208,5 @@ func (f *Fallback) ask() error {
 
 // jitter varies d by ±20 %.
 func jitter(d time.Duration) time.Duration {
-	return time.Duration(float64(d) * (0.8 + 0.4*rand.Float64()))
+	return time.Duration(float64(d) * (0.8 + 0.4*rand.Float64())) //nolint:gosec // it only spreads probes, nobody gains by guessing it
 }
