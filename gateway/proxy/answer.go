@@ -50,7 +50,7 @@ func (a *answer) Read(p []byte) (int, error) {
 	}
 	a.mu.Lock()
 	if a.pending && a.drained {
-		a.flushLocked()
+		_ = a.flushLocked()
 	}
 	waits := a.pending
 	a.waiting = waits
@@ -87,7 +87,7 @@ func (a *answer) late() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.waiting && a.pending {
-		a.flushLocked()
+		_ = a.flushLocked()
 	}
 }
 
@@ -95,10 +95,12 @@ func (a *answer) flushNow() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.pending {
-		a.flushLocked()
+		_ = a.flushLocked()
 	}
 }
 
+// flushLocked returns what Flush does, for those who are asked. A client that
+// has gone is kept in writeErr in any case.
 func (a *answer) flushLocked() error {
 	a.pending = false
 	err := http.NewResponseController(a.w).Flush()

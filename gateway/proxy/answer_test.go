@@ -248,7 +248,7 @@ func TestStreamsInConstantMemory(t *testing.T) {
 			most = max(most, stats.HeapInuse)
 		}
 	}
-	if err != io.EOF || n != size {
+	if !errors.Is(err, io.EOF) || n != size {
 		t.Errorf("want %d bytes back, got %d, %v", size, n, err)
 	}
 	if grown := int64(most) - int64(before); grown > 32<<20 {
@@ -327,12 +327,12 @@ func TestBrokenAnswerPanicsEverywhere(t *testing.T) {
 	})
 	g := newGateway(t, settings{}, upstream)
 	defer func() {
-		if p := recover(); p != http.ErrAbortHandler {
+		if p := recover(); p != http.ErrAbortHandler { //nolint:errorlint // a panic's value, not an error
 			t.Errorf("want http.ErrAbortHandler, got %v", p)
 		}
 	}()
 	s := someone
-	g.up.Forward(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil), &s, proxy.Forward{})
+	_ = g.up.Forward(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil), &s, proxy.Forward{})
 	t.Error("want a panic")
 }
 

@@ -2,7 +2,6 @@ package proxy_test
 
 import (
 	"bufio"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -156,7 +155,7 @@ func benchHandler(b *testing.B, h http.Handler) {
 					_, err = io.Copy(io.Discard, res.Body)
 				}
 				if err != nil || res.StatusCode != 200 {
-					b.Error(fmt.Errorf("want 200, got %v %v", res, err))
+					b.Errorf("want 200, got %v %v", res, err)
 					return
 				}
 			}

@@ -155,7 +155,7 @@ func (x *exchange) end() {
 		x.leave(x.scope.UpstreamStatus, x.scope.UpstreamErr)
 	}
 	if x.upload != nil {
-		x.upload.settle()
+		_, _ = x.upload.settle() // if it is to blame, failure has said so
 	}
 	if x.stop != nil {
 		x.stop()
@@ -227,7 +227,7 @@ func (x *exchange) arrived(res *http.Response) error {
 	x.scope.UpstreamStatus = res.StatusCode
 	x.answered = true
 	if x.upload != nil {
-		x.upload.settle()
+		_, _ = x.upload.settle() // an answer came: what went wrong before it does not matter
 	}
 	if res.StatusCode == http.StatusSwitchingProtocols {
 		if !x.webSocket {

@@ -3,6 +3,7 @@ package proxy_test
 import (
 	"bufio"
 	"bytes"
+	"fmt"
 	"io"
 	"log"
 	"net"
@@ -48,11 +49,11 @@ func TestMain(m *testing.M) {
 	code := m.Run()
 	if code == 0 {
 		if err := goleak.Find(); err != nil {
-			os.Stderr.WriteString("goroutines left: " + err.Error() + "\n")
+			fmt.Fprintf(os.Stderr, "goroutines left: %v\n", err)
 			code = 1
 		}
 		if s := stdLog.String(); s != "" {
-			os.Stderr.WriteString("want a quiet standard logger, got:\n" + s)
+			fmt.Fprint(os.Stderr, "want a quiet standard logger, got:\n", s)
 			code = 1
 		}
 	}
@@ -143,7 +144,7 @@ func newGateway(t *testing.T, set settings, targets ...string) *gateway {
 			p := recover()
 			g.outcomes <- outcome{scope: s, err: e, aborted: p != nil}
 			if p != nil {
-				if p != http.ErrAbortHandler {
+				if p != http.ErrAbortHandler { //nolint:errorlint // a panic's value, not an error
 					t.Errorf("panic: %v", p)
 				}
 				panic(p)

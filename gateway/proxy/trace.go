@@ -49,10 +49,11 @@ func isZero(s string) bool {
 // newTraceparent starts a trace that is not sampled. Its ids need to be
 // different from others, not secret.
 func newTraceparent() string {
+	hi, lo, parent := rand.Uint64(), rand.Uint64(), rand.Uint64() //nolint:gosec // ids, not secrets
 	var ids [24]byte
-	binary.BigEndian.PutUint64(ids[0:], rand.Uint64())
-	binary.BigEndian.PutUint64(ids[8:], rand.Uint64()|1) // never all zero
-	binary.BigEndian.PutUint64(ids[16:], rand.Uint64()|1)
+	binary.BigEndian.PutUint64(ids[0:], hi)
+	binary.BigEndian.PutUint64(ids[8:], lo|1) // never all zero
+	binary.BigEndian.PutUint64(ids[16:], parent|1)
 	var v [traceparentLen]byte
 	copy(v[:], "00-")
 	hex.Encode(v[3:35], ids[:16])

@@ -174,19 +174,19 @@ func (u *Upstream) Close() { u.transport.CloseIdleConnections() }
 
 // pick returns the index of the target for a new request.
 func (u *Upstream) pick() int {
-	n := uint64(len(u.targets))
+	n := len(u.targets)
 	if n == 1 {
 		return 0
 	}
-	start := int((u.next.Add(1) - 1) % n)
+	start := int((u.next.Add(1) - 1) % uint64(n)) //nolint:gosec // below n
 	if u.robin {
 		return start
 	}
 	// The start moves on with every request, so that equals take turns and a
 	// quiet upstream's first target does not get everything.
 	best, least := start, u.targets[start].inFlight.Load()
-	for i := 1; i < int(n) && least > 0; i++ {
-		at := (start + i) % int(n)
+	for i := 1; i < n && least > 0; i++ {
+		at := (start + i) % n
 		if busy := u.targets[at].inFlight.Load(); busy < least {
 			best, least = at, busy
 		}
