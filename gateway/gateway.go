@@ -22,6 +22,7 @@ package gateway
 
 import (
 	"crypto/tls"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -183,10 +184,8 @@ func newRequestID() string {
 	var b [16]byte
 	var text [32]byte
 	hi, lo := rand.Uint64(), rand.Uint64() //nolint:gosec // an id, not a secret
-	for i := range 8 {
-		b[i] = byte(hi >> (8 * i))
-		b[8+i] = byte(lo >> (8 * i))
-	}
+	binary.BigEndian.PutUint64(b[:8], hi)
+	binary.BigEndian.PutUint64(b[8:], lo)
 	hex.Encode(text[:], b[:])
 	return string(text[:])
 }

@@ -42,7 +42,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (s *snapshot) serve(w http.ResponseWriter, r *http.Request) {
 	x := s.begin(w, r)
 	defer func() { s.end(x, r, recover()) }()
-	if refused := s.walk(x, r); refused != nil {
+	if refused := s.walk(x, r); refused != nil { //nolint:contextcheck // the request's context goes with it, in x.deciding
 		s.answer(x, r, refused)
 	}
 }
@@ -288,7 +288,7 @@ func capacity(p *ratelimit.Policy) int64 {
 // a half-sent answer so that the client does not take it for a whole one, goes
 // on to the server.
 func (s *snapshot) end(x *exchange, r *http.Request, panicked any) {
-	if panicked != nil && panicked != http.ErrAbortHandler {
+	if panicked != nil && panicked != http.ErrAbortHandler { //nolint:errorlint // a panic's value, which net/http compares like this too
 		s.gw.log.Error("panic while serving a request; please report it",
 			"request_id", x.ID, "panic", fmt.Sprint(panicked), "stack", string(debug.Stack()))
 		if x.response.status == 0 {

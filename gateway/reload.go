@@ -26,7 +26,7 @@ import (
 func (g *Gateway) Reload(context.Context) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.reloadLocked()
+	return g.reloadLocked() //nolint:contextcheck // a store it starts outlives the caller, and ends with Close
 }
 
 func (g *Gateway) reloadLocked() error {
@@ -232,7 +232,7 @@ func (g *Gateway) watch(ctx context.Context) {
 			settled = nil
 		case <-poll.C:
 		}
-		g.reloadIfChanged()
+		g.reloadIfChanged() //nolint:contextcheck // as in Reload
 		follow()
 	}
 }

@@ -100,7 +100,7 @@ func TestTheMostSpecificRouteWinsWhateverTheOrder(t *testing.T) {
 		}
 		for _, tt := range tests {
 			rt, refused := rs.match(request(t, tt.method, tt.target, tt.host))
-			got := ""
+			var got string
 			switch {
 			case rt != nil:
 				got = rt.name
@@ -158,7 +158,7 @@ func FuzzMatchPath(f *testing.F) {
 		if path[0] != '/' || strings.Contains(path, "//") || strings.ContainsAny(path, "\x00\\\r\n") {
 			t.Errorf("%q became %q", target, path)
 		}
-		for _, seg := range strings.Split(strings.ReplaceAll(strings.ReplaceAll(path, "%2F", "/"), "%2f", "/"), "/") {
+		for seg := range strings.SplitSeq(strings.ReplaceAll(strings.ReplaceAll(path, "%2F", "/"), "%2f", "/"), "/") {
 			seg, _, _ = strings.Cut(seg, ";")
 			if seg == "." || seg == ".." {
 				t.Errorf("%q became %q, with a dot segment", target, path)

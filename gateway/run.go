@@ -55,7 +55,7 @@ func (g *Gateway) Run(ctx context.Context, hup <-chan os.Signal) error {
 	if err != nil {
 		return err
 	}
-	g.shared.start()
+	g.shared.start() //nolint:contextcheck // it ends with Close, after what is in flight and not with ctx
 	g.announce(s.cfg, public, private)
 
 	failed := make(chan error, 3)
@@ -88,7 +88,7 @@ func (g *Gateway) Run(ctx context.Context, hup <-chan os.Signal) error {
 	}
 	stopWatching()
 	watchers.Wait()
-	g.drain(public, cut)
+	g.drain(context.WithoutCancel(ctx), public, cut)
 	for _, d := range private {
 		_ = d.server.Close()
 	}
@@ -218,7 +218,7 @@ func (g *Gateway) announce(cfg *config.Config, public, private []*door) {
 
 // drain ends the public listeners in good order. What shutdown_timeout does not
 // suffice for is cut.
-func (g *Gateway) drain(public []*door, cut context.CancelFunc) {
+func (g *Gateway) drain(ctx context.Context, public []*door, cut context.CancelFunc) {
 	cfg := g.current.Load().cfg
 	g.draining.Store(true)
 	g.log.Info("shutting down", "drain_delay", cfg.DrainDelay.String(), "shutdown_timeout", cfg.ShutdownTimeout.String())
@@ -230,24 +230,24 @@ func (g *Gateway) drain(public []*door, cut context.CancelFunc) {
 	if cfg.DrainDelay > 0 {
 		time.Sleep(cfg.DrainDelay)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), cfg.ShutdownTimeout)
+	inTime, cancel := context.WithTimeout(ctx, cfg.ShutdownTimeout)
 	defer cancel()
 	var ending sync.WaitGroup
 	for _, d := range public {
 		ending.Go(func() {
-			if err := d.server.Shutdown(ctx); err != nil {
+			if err := d.server.Shutdown(inTime); err != nil {
 				g.log.Warn("requests were still in flight after shutdown_timeout and are cut", "listener", d.name)
 				_ = d.server.Close()
 			}
 		})
 	}
 	ending.Wait()
-	if !g.socketsEnd(ctx) {
+	if !g.socketsEnd(inTime) {
 		g.log.Warn("WebSockets were still open after shutdown_timeout and are cut", "open", g.upgraded.Load())
 		cut()
-		ctx, cancel := context.WithTimeout(context.Background(), cutGrace)
+		cleared, cancel := context.WithTimeout(ctx, cutGrace)
 		defer cancel()
-		g.socketsEnd(ctx)
+		g.socketsEnd(cleared)
 	}
 }
 
