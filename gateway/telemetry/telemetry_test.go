@@ -559,7 +559,7 @@ func TestReloadsUnderTrafficLoseNothing(t *testing.T) {
 // and leaves the ratio of the numbers in force alone.
 func TestALimitOnTrialHasOutcomesOfItsOwn(t *testing.T) {
 	tm := New(Options{Out: io.Discard})
-	defer tm.Close() //nolint:errcheck // nothing is read
+	defer tm.Close()
 	l := Limit{"weather", "free", "per-minute"}
 	tm.Configure(Labels{
 		Routes: []string{"weather"}, Limits: []Limit{l}, Sources: []string{"memory"},
