@@ -343,7 +343,7 @@ var client = &http.Client{
 }
 
 // send makes one request; fields are name, value, name, value, …
-func send(t testing.TB, method, url string, body io.Reader, fields ...string) answer {
+func send(t testing.TB, method, url string, body io.Reader, fields ...string) answer { //nolint:unparam // it takes what trySend takes
 	t.Helper()
 	a, err := trySend(method, url, body, fields...)
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"errors"
 	"fmt"
 	"hash/crc32"
 	"io"
@@ -112,8 +113,8 @@ func TestTheTargetArrivesByteForByteOverHTTP2(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.URL.Opaque = target
-		if strings.HasSuffix(target, "?") {
-			r.URL.Opaque, r.URL.ForceQuery = strings.TrimSuffix(target, "?"), true
+		if path, ok := strings.CutSuffix(target, "?"); ok {
+			r.URL.Opaque, r.URL.ForceQuery = path, true
 		}
 		res, err := h2.Do(r)
 		if err != nil {
@@ -329,7 +330,7 @@ func TestEachEventIsSeenWhileTheStreamIsOpen(t *testing.T) {
 				}
 				seen <- struct{}{} // only now the upstream goes on
 			}
-			if _, err := in.ReadLine(); err != io.EOF {
+			if _, err := in.ReadLine(); !errors.Is(err, io.EOF) {
 				t.Errorf("%s %s: the end of the stream: %v", name, kind, err)
 			}
 			_ = res.Body.Close()
@@ -658,7 +659,7 @@ func TestAnUpstreamWithoutAnAnswerIsAProblem(t *testing.T) {
 // A WebSocket goes through limits and logs as any request does, is charged
 // once, and each side learns at once when the other goes.
 func TestAWebSocketPassesALimitedRoute(t *testing.T) {
-	gone := make(chan error, 8)
+	gone := make(chan struct{}, 8)
 	kill := make(chan struct{})
 	u := newUpstream(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("RateLimit", `"theirs";r=1`)
@@ -668,7 +669,7 @@ func TestAWebSocketPassesALimitedRoute(t *testing.T) {
 			t.Errorf("accept: %v", err)
 			return
 		}
-		defer c.CloseNow() //nolint:errcheck // it may be closed already
+		defer c.CloseNow()
 		c.SetReadLimit(4 << 20)
 		go func() {
 			if r.URL.Path == "/killed" {
@@ -679,11 +680,11 @@ func TestAWebSocketPassesALimitedRoute(t *testing.T) {
 		for {
 			kind, b, err := c.Read(context.Background())
 			if err != nil {
-				gone <- err
+				gone <- struct{}{}
 				return
 			}
 			if err := c.Write(context.Background(), kind, b); err != nil {
-				gone <- err
+				gone <- struct{}{}
 				return
 			}
 		}
