@@ -191,6 +191,8 @@ func check(c *ratelimit.Charge) error {
 		return errors.New("it has no policy")
 	case c.Policy.Key() == "":
 		return errors.New("its policy was not made by NewPolicy")
+	case c.Policy.Algorithm > ratelimit.FixedWindow, c.Policy.Calendar != nil, c.Policy.CountRejected, c.Policy.Role != ratelimit.Enforce:
+		return fmt.Errorf("its policy %q is not supported yet", c.Policy.Name)
 	case c.Cost < 0:
 		return fmt.Errorf("cost: want 0 or more, got %d", c.Cost)
 	}
