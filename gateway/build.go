@@ -21,6 +21,7 @@ type snapshot struct {
 	loaded    time.Time
 	clientIP  *clientip.Resolver
 	routes    router
+	limited   []*route // those that cost something, for usage
 	edge      []*limit
 	edgeStore ratelimit.Store
 	failures  *ratelimit.Policy   // nil: failed attempts are not limited
@@ -102,23 +103,48 @@ func build(cfg *config.Config, gw *Gateway, up map[string]*pooled, storeFor stor
 		if err := s.routes.add(c.Host, c.Path, rt); err != nil {
 			return nil, fmt.Errorf("%s: routes: %s: path %s: %w", c.Pos, c.Name, c.Path, err)
 		}
+		if rt.cost > 0 {
+			s.limited = append(s.limited, rt)
+		}
+	}
+	if cfg.UsagePath != "" {
+		if err := s.routes.add("", cfg.UsagePath, makeUsageRoute(cfg, s, storeFor)); err != nil {
+			return nil, fmt.Errorf("usage_path %s: %w", cfg.UsagePath, err)
+		}
 	}
 	return s, nil
+}
+
+// algorithms are the names the configuration uses.
+var algorithms = map[string]ratelimit.Algorithm{
+	"token_bucket":           ratelimit.TokenBucket,
+	"fixed_window":           ratelimit.FixedWindow,
+	"sliding_window_log":     ratelimit.SlidingWindowLog,
+	"sliding_window_counter": ratelimit.SlidingWindowCounter,
+	"leaky_bucket":           ratelimit.LeakyBucket,
+}
+
+var calendarUnits = map[string]ratelimit.CalendarUnit{
+	"minute": ratelimit.CalendarMinute,
+	"hour":   ratelimit.CalendarHour,
+	"day":    ratelimit.CalendarDay,
+	"week":   ratelimit.CalendarWeek,
+	"month":  ratelimit.CalendarMonth,
 }
 
 // makeLimit compiles one limit. standIn is the plan's own local cap, if any.
 func makeLimit(l *config.Limit, scope string, standIn *ratelimit.Policy) (*limit, error) {
 	spec := ratelimit.Policy{
-		Name: l.Name, Scope: scope + l.Name,
-		Quota: l.Rate.Quota, Window: l.Rate.Window, LocalCap: standIn,
+		Name: l.Name, Scope: scope + l.Name, Algorithm: algorithms[l.Algorithm],
+		Quota: l.Rate.Quota, Window: l.Rate.Window, Burst: l.Burst, Queue: l.Queue, MaxDelay: l.MaxDelay,
+		CountRejected: l.CountRejected, LocalCap: standIn,
 	}
-	switch l.Algorithm {
-	case "token_bucket":
-		spec.Algorithm, spec.Burst = ratelimit.TokenBucket, l.Burst
-	case "fixed_window":
-		spec.Algorithm = ratelimit.FixedWindow
-	default:
-		return nil, fmt.Errorf("algorithm %q is not known", l.Algorithm)
+	if l.Shadow {
+		spec.Role = ratelimit.Shadow
+	}
+	if c := l.Calendar; c != nil {
+		spec.Window = 0
+		spec.Calendar = &ratelimit.Calendar{Unit: calendarUnits[c.Unit], Location: c.Location, WeekStart: c.WeekStart}
 	}
 	if l.LocalCap != nil {
 		// The limit's own cap keeps its name and is counted as the limit is.
@@ -132,8 +158,14 @@ func makeLimit(l *config.Limit, scope string, standIn *ratelimit.Policy) (*limit
 	if err != nil {
 		return nil, err
 	}
-	byCaller := len(l.Per) == 1 && l.Per[0].Kind == config.PerUser
-	return &limit{policy: p, per: l.Per, byCaller: byCaller}, nil
+	compiled := &limit{policy: p, per: l.Per, byCaller: len(l.Per) == 1 && l.Per[0].Kind == config.PerUser}
+	if c := l.Candidate; c != nil {
+		spec.Role, spec.Quota, spec.Burst, spec.CountRejected = ratelimit.Candidate, c.Quota, c.Burst, false
+		if compiled.candidate, err = ratelimit.NewPolicy(spec); err != nil {
+			return nil, fmt.Errorf("candidate: %w", err)
+		}
+	}
+	return compiled, nil
 }
 
 // localCap is N/unit with a burst of N: what one instance grants by itself
@@ -266,7 +298,7 @@ func labels(cfg *config.Config) telemetry.Labels {
 			l.Modes = append(l.Modes, string(rt.OnStoreFailure))
 		}
 		for _, e := range cfg.Edge {
-			l.Limits = append(l.Limits, telemetry.Limit{Route: rt.Name, Limit: e.Name})
+			addLimit(&l, rt.Name, "", e)
 		}
 		if rt.Cost == 0 {
 			continue
@@ -276,21 +308,27 @@ func labels(cfg *config.Config) telemetry.Labels {
 				continue
 			}
 			for _, pl := range p.Limits {
-				l.Limits = append(l.Limits, telemetry.Limit{Route: rt.Name, Plan: p.Name, Limit: pl.Name})
+				addLimit(&l, rt.Name, p.Name, pl)
 			}
 			if p.LocalCap != nil {
 				l.Limits = append(l.Limits, telemetry.Limit{Route: rt.Name, Plan: p.Name, Limit: "local-cap"})
 			}
 			for _, nl := range rt.Limits {
-				l.Limits = append(l.Limits, telemetry.Limit{Route: rt.Name, Plan: p.Name, Limit: nl.Name})
+				addLimit(&l, rt.Name, p.Name, nl)
 			}
 		}
 		for _, nl := range rt.Limits {
-			l.Limits = append(l.Limits, telemetry.Limit{Route: rt.Name, Limit: nl.Name})
+			addLimit(&l, rt.Name, "", nl)
 		}
 	}
 	for _, e := range cfg.Edge {
-		l.Limits = append(l.Limits, telemetry.Limit{Route: telemetry.Unmatched, Limit: e.Name})
+		addLimit(&l, telemetry.Unmatched, "", e)
+		if cfg.UsagePath != "" {
+			addLimit(&l, usageRoute, "", e)
+		}
+	}
+	if cfg.UsagePath != "" {
+		l.Routes = append(l.Routes, usageRoute)
 	}
 	for _, u := range cfg.Upstreams {
 		for _, t := range u.Targets {
@@ -298,6 +336,17 @@ func labels(cfg *config.Config) telemetry.Labels {
 		}
 	}
 	return l
+}
+
+func addLimit(l *telemetry.Labels, route, plan string, c *config.Limit) {
+	named := telemetry.Limit{Route: route, Plan: plan, Limit: c.Name}
+	l.Limits = append(l.Limits, named)
+	if c.Shadow {
+		l.Trials = append(l.Trials, telemetry.Trial{Limit: named, Role: telemetry.Shadow})
+	}
+	if c.Candidate != nil {
+		l.Trials = append(l.Trials, telemetry.Trial{Limit: named, Role: telemetry.Candidate})
+	}
 }
 
 // reachable reports whether a caller on plan p can come to route rt.

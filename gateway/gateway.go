@@ -76,6 +76,8 @@ type Gateway struct {
 
 	draining atomic.Bool
 	upgraded atomic.Int64  // WebSockets open; the servers do not know them
+	leaving  chan struct{} // closed when the listeners close
+	leaveBy  time.Time     // when what is in flight is cut; read after leaving is closed
 	stopped  chan struct{} // closed when nothing is in flight any more
 	started  time.Time
 
@@ -106,7 +108,7 @@ func New(o Options) (*Gateway, error) {
 	if err := report.Err(); err != nil {
 		return nil, err
 	}
-	g := &Gateway{options: o, started: time.Now(), stopped: make(chan struct{}), upstreams: map[string]*pooled{}}
+	g := &Gateway{options: o, started: time.Now(), leaving: make(chan struct{}), stopped: make(chan struct{}), upstreams: map[string]*pooled{}}
 	g.untrusted = rate.Sometimes{First: 1, Interval: time.Hour}
 	g.telemetry = telemetry.New(telemetry.Options{Out: o.Log, StoreErrorKinds: storeErrorKinds(), AuthReason: authReason})
 	g.log = g.telemetry.Logger()

@@ -66,8 +66,15 @@ func (s *snapshot) walk(x *exchange, r *http.Request) *httperr.Error {
 		return refused
 	}
 	s.choosePlan(x)
+	if x.route.usage {
+		return s.answerUsage(x, r)
+	}
 	// 429; 503 when the store is away and the route is not served without it
 	if refused := s.chargeLimits(x, r); refused != nil {
+		return refused
+	}
+	// 503 when the gateway stops while a request waits in a queue
+	if refused := s.waitTurn(x, r); refused != nil {
 		return refused
 	}
 	// 502, 504
@@ -121,13 +128,14 @@ func (s *snapshot) findRoute(x *exchange, r *http.Request) *httperr.Error {
 // are worth is the plan's business. A route that is free is free here too. The
 // client learns of an edge limit only when it denies.
 func (s *snapshot) chargeEdge(x *exchange, r *http.Request) *httperr.Error {
-	if len(s.edge) == 0 || x.Cost == 0 {
+	free := x.Cost == 0 && !x.route.usage // what is answered here costs us, if not the caller
+	if len(s.edge) == 0 || free {
 		return nil
 	}
 	cs := x.chargeRoom[:0]
 	for _, l := range s.edge {
 		p := partition(l.per, r, &x.Request)
-		cs = append(cs, ratelimit.Charge{Policy: l.policy, Partition: p, Caller: p, Cost: 1})
+		cs = appendCharge(cs, &x.Request, l, ratelimit.Charge{Partition: p, Caller: p, Cost: 1})
 	}
 	ds, err := s.edgeStore.Take(r.Context(), cs, x.decisionRoom[:0])
 	if err != nil {
@@ -137,10 +145,10 @@ func (s *snapshot) chargeEdge(x *exchange, r *http.Request) *httperr.Error {
 	if ratelimit.Admitted(ds) {
 		return nil
 	}
+	s.countDenied(cs, ds)
 	denying := ds[:0]
-	for i, d := range ds {
-		if !d.Allowed {
-			s.gw.deniedKey(cs[i].Partition, d.Policy.Name)
+	for _, d := range ds {
+		if denies(d) {
 			denying = append(denying, d)
 		}
 	}
@@ -251,12 +259,50 @@ func (s *snapshot) chargeLimits(x *exchange, r *http.Request) *httperr.Error {
 	if ratelimit.Admitted(ds) {
 		return nil
 	}
+	s.countDenied(cs, ds)
+	return denied(x, ds)
+}
+
+// countDenied counts the buckets that denied for the list of the most denied.
+func (s *snapshot) countDenied(cs []ratelimit.Charge, ds []ratelimit.Decision) {
 	for i, d := range ds {
-		if !d.Allowed {
+		if denies(d) {
 			s.gw.deniedKey(cs[i].Partition, d.Policy.Name)
 		}
 	}
-	return denied(x, ds)
+}
+
+// denies reports whether a decision turns the request away: its own verdict,
+// unless it is only on trial.
+func denies(d ratelimit.Decision) bool {
+	return !d.Allowed && d.Policy.Role == ratelimit.Enforce
+}
+
+// waitTurn holds an admitted request until its drip of a leaky bucket. A client
+// that leaves ends the wait; its place lapses then and shifts nobody. A gateway
+// that stops lets those finish whose turn comes in time, and answers the others.
+func (s *snapshot) waitTurn(x *exchange, r *http.Request) *httperr.Error {
+	delay := ratelimit.Delay(x.response.decisions)
+	if delay <= 0 {
+		return nil
+	}
+	due := time.Now().Add(delay)
+	turn := time.NewTimer(delay)
+	defer turn.Stop()
+	leaving := s.gw.leaving
+	for {
+		select {
+		case <-turn.C:
+			return nil
+		case <-r.Context().Done():
+			return &httperr.Error{Status: httperr.StatusClientClosedRequest, Reason: "client_left", Err: r.Context().Err()}
+		case <-leaving:
+			if due.After(s.gw.leaveBy) {
+				return shuttingDown()
+			}
+			leaving = nil
+		}
+	}
 }
 
 // report tells metrics and the access log what was decided, and by whom.
@@ -271,16 +317,16 @@ func (s *snapshot) report(x *exchange, plan string, ds []ratelimit.Decision) {
 		if i > 0 && d.Policy == ds[i-1].Policy {
 			continue // several limits answered by one local cap are one verdict
 		}
-		s.gw.telemetry.Decided(x.Request.Route, plan, d.Policy.Name, string(d.Source), telemetry.Enforced, d.Allowed, d.Remaining, capacity(d.Policy))
+		s.gw.telemetry.Decided(x.Request.Route, plan, d.Policy.Name, string(d.Source), trialRoles[d.Policy.Role],
+			d.Allowed, d.Remaining, d.Policy.Capacity())
 	}
 }
 
-// capacity is what a bucket of p can hold at most.
-func capacity(p *ratelimit.Policy) int64 {
-	if p.Algorithm == ratelimit.TokenBucket {
-		return p.Burst
-	}
-	return p.Quota
+// trialRoles are the roles of policies as telemetry calls them.
+var trialRoles = [...]telemetry.Role{
+	ratelimit.Enforce:   telemetry.Enforced,
+	ratelimit.Shadow:    telemetry.Shadow,
+	ratelimit.Candidate: telemetry.Candidate,
 }
 
 // end accounts for the request, also when a stage panicked. A panic is this

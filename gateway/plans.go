@@ -10,8 +10,9 @@ import (
 
 // A limit is a policy and what it is counted per.
 type limit struct {
-	policy *ratelimit.Policy
-	per    []config.Dimension
+	policy    *ratelimit.Policy
+	candidate *ratelimit.Policy // another number on trial beside it; nil: none
+	per       []config.Dimension
 	// byCaller: per is [user], the common case, whose partition is the caller's.
 	byCaller bool
 }
@@ -80,13 +81,28 @@ func charges(dst []ratelimit.Charge, r *http.Request, s *scope.Request, p *plan,
 			if !l.byCaller {
 				part = partition(l.per, r, s)
 			}
-			dst = append(dst, ratelimit.Charge{Policy: l.policy, Partition: part, Caller: who, Cost: rt.cost})
+			dst = appendCharge(dst, s, l, ratelimit.Charge{Partition: part, Caller: who, Cost: rt.cost})
 		}
 	}
 	if p != nil {
 		add(p.limits)
 	}
 	add(rt.limits)
+	return dst
+}
+
+// appendCharge appends what a limit asks for: its own charge, and right behind
+// it that of its candidate.
+func appendCharge(dst []ratelimit.Charge, s *scope.Request, l *limit, c ratelimit.Charge) []ratelimit.Charge {
+	c.Policy = l.policy
+	if cal := l.policy.Calendar; cal != nil {
+		c.Windows = cal.Windows(s.Arrived.UnixMicro())
+	}
+	dst = append(dst, c)
+	if l.candidate != nil {
+		c.Policy = l.candidate
+		dst = append(dst, c)
+	}
 	return dst
 }
 

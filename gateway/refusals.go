@@ -88,3 +88,12 @@ func storeFailed(err error) *httperr.Error {
 	}
 	return e
 }
+
+// shuttingDown is the answer to a request that still waits for its turn.
+func shuttingDown() *httperr.Error {
+	return &httperr.Error{
+		Status: http.StatusServiceUnavailable, Reason: "shutting_down", Close: true,
+		Detail:     "This instance is being stopped. Send the request again; another one will take it.",
+		RetryAfter: time.Second,
+	}
+}

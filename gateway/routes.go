@@ -27,6 +27,7 @@ type route struct {
 	upstreamName string
 	upstream     *proxy.Upstream
 	forward      proxy.Forward
+	usage        bool // answered here, with the caller's own limits
 }
 
 // allows reports whether the route takes the method; GET includes HEAD

@@ -232,6 +232,8 @@ func (g *Gateway) drain(ctx context.Context, public []*door, cut context.CancelF
 	}
 	inTime, cancel := context.WithTimeout(ctx, cfg.ShutdownTimeout)
 	defer cancel()
+	g.leaveBy = time.Now().Add(cfg.ShutdownTimeout)
+	close(g.leaving)
 	var ending sync.WaitGroup
 	for _, d := range public {
 		ending.Go(func() {
