@@ -96,10 +96,14 @@ func checkRoutes(f *routesFile) {
 			places[place] = append(places[place], r)
 		}
 	}
+	f.checkUsagePath()
 	for _, r := range f.edge {
 		l, ok := f.limits[r.name]
 		if !ok {
 			continue
+		}
+		if l.Algorithm == LeakyBucket && !slices.Contains(notYet, LeakyBucket) {
+			r.at.refuse(leakyAtEdge)
 		}
 		for _, d := range l.Per {
 			if d.Kind == PerUser || d.Kind == PerAPIKey || d.Kind == PerTenant {
@@ -225,7 +229,7 @@ func checkCosts(f *routesFile, p *plansFile) {
 	// cannot returns a limit among ls that can not pay cost.
 	cannot := func(ls []*limitDecl, cost int64) *limitDecl {
 		for _, l := range ls {
-			if l.ok && l.Rate.Quota > 0 && cost > l.capacity() {
+			if l.ok && !l.Shadow && l.Rate.Quota > 0 && cost > l.capacity() {
 				return l
 			}
 		}
@@ -332,7 +336,7 @@ func (d *planDecl) warnSmaller(l *limitDecl, others []*limitDecl) {
 		if long.Rate.Window < short.Rate.Window {
 			long, short = short, long
 		}
-		if l.ok && o.ok && slices.Equal(l.Per, o.Per) && long.Rate.Window > short.Rate.Window &&
+		if l.ok && o.ok && !l.Shadow && !o.Shadow && slices.Equal(l.Per, o.Per) && long.Rate.Window > short.Rate.Window &&
 			long.Rate.Quota > 0 && long.Rate.Quota < short.Rate.Quota {
 			long.at.warnf("%s (%s) grants less than %s (%s), though its window is longer",
 				quote(long.Name), long.Rate, quote(short.Name), short.Rate)

@@ -124,7 +124,7 @@ func settings(a, b *Config) []setting {
 			if c.Store.Redis == nil {
 				return "memory"
 			}
-			return c.Store.Redis.url()
+			return strings.Join(c.Store.Redis.urls(), ", ")
 		}),
 		both("store.memory.max_keys", func(c *Config) string { return strconv.Itoa(c.Store.MemoryMaxKeys) }),
 		both("store.redis.username", redis(func(r *Redis) string { return r.Username })),
@@ -146,6 +146,7 @@ func settings(a, b *Config) []setting {
 		both("edge", func(c *Config) string { return limitNames(c.Edge) }),
 		both("client_headers.ietf", func(c *Config) string { return c.ClientHeaders.IETF }),
 		both("client_headers.legacy", func(c *Config) string { return strconv.FormatBool(c.ClientHeaders.Legacy) }),
+		both("usage_path", func(c *Config) string { return c.UsagePath }),
 		both("default_plan", func(c *Config) string { return c.DefaultPlan }),
 		both("anonymous_plan", func(c *Config) string { return c.AnonymousPlan }),
 	}
@@ -196,15 +197,56 @@ func compare[T any](d *differ, what string, old, new []T, name func(T) string, c
 	}
 }
 
+// describeLimit says what a limit's change does. Buckets are kept by algorithm,
+// window and partition key, so that another of these starts the limit anew, and
+// another number does not.
 func describeLimit(d *differ, what string, a, b *Limit) {
-	d.change(what, a.Rate.String(), b.Rate.String())
-	d.change(what+" algorithm", a.Algorithm, b.Algorithm)
-	d.change(what+" per", perText(a.Per), perText(b.Per))
-	// A burst that follows the number says nothing new.
-	if a.Algorithm == b.Algorithm && (a.Burst != a.Rate.Quota || b.Burst != b.Rate.Quota) {
-		d.change(what+" burst", strconv.FormatInt(a.Burst, 10), strconv.FormatInt(b.Burst, 10))
+	anew := a.Algorithm != b.Algorithm || a.Rate.Window != b.Rate.Window || a.Calendar.String() != b.Calendar.String()
+	if anew {
+		d.say("%s: %s → %s (starts anew)", what, a.shape(), b.shape())
+	} else {
+		d.change(what, a.Rate.String(), b.Rate.String())
 	}
+	if from, to := perText(a.Per), perText(b.Per); from != to {
+		d.say("%s per: %s → %s (starts anew)", what, from, to)
+	}
+	number := func(n int64) string { return strconv.FormatInt(n, 10) }
+	if a.Algorithm == b.Algorithm {
+		// A burst that follows the number says nothing new.
+		if a.Burst != a.Rate.Quota || b.Burst != b.Rate.Quota {
+			d.change(what+" burst", number(a.Burst), number(b.Burst))
+		}
+		d.change(what+" queue", number(a.Queue), number(b.Queue))
+	}
+	delay := func(l *Limit) string {
+		if l.MaxDelay == 0 {
+			return ""
+		}
+		return formatDuration(l.MaxDelay)
+	}
+	d.change(what+" max_delay", delay(a), delay(b))
+	d.change(what+" count_rejected", strconv.FormatBool(a.CountRejected), strconv.FormatBool(b.CountRejected))
+	d.change(what+" mode", a.mode(), b.mode())
+	d.change(what+" candidate", a.candidateText(), b.candidateText())
 	d.change(what+" local_cap", capText(a.LocalCap), capText(b.LocalCap))
+}
+
+// shape is what the limit's buckets are kept by, and its number.
+func (l *Limit) shape() string {
+	return strings.TrimSpace(l.Algorithm + " " + l.Rate.String() + " " + l.Calendar.String())
+}
+
+// candidateText is the candidate's numbers; empty if there is none.
+func (l *Limit) candidateText() string {
+	c := l.Candidate
+	if c == nil {
+		return ""
+	}
+	s := Rate{c.Quota, l.Rate.Window}.String()
+	if l.Algorithm == TokenBucket {
+		s += " burst " + strconv.FormatInt(c.Burst, 10)
+	}
+	return s
 }
 
 func describeUpstream(d *differ, what string, a, b *Upstream) {

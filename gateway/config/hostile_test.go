@@ -173,6 +173,16 @@ func FuzzLoad(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(string(routes), string(plans), "keys: []")
+	for _, limit := range []string{
+		"algorithm: leaky_bucket, limit: 999999999999999/366d, queue: 999999999999998, max_delay: 1h",
+		"algorithm: leaky_bucket, limit: 1/366d, queue: 1, candidate: {limit: 0/366d}",
+		"algorithm: sliding_window_log, limit: 10001/1s, candidate: {limit: 100000/second, burst: 1}",
+		"algorithm: fixed_window, anchor: calendar, limit: 1/week, week_start: friday, timezone: Pacific/Apia",
+		"algorithm: token_bucket, limit: 0/minute, burst: 5, candidate: {burst: 999999999999999}, mode: shadow, count_rejected: on",
+	} {
+		f.Add(smallRoutes+"usage_path: /u\nstore: {redis: {urls: [redis://a, redis://b]}}\nlimits: {a: {per: ip, "+limit+"}}\nedge: [a]\n",
+			smallPlans, "keys: []")
+	}
 	dir := smallDir(f, nil)
 	f.Fuzz(func(t *testing.T, routes, plans, keys string) {
 		write(t, dir, map[string]string{"routes.yaml": routes, "plans.yaml": plans, "keys.yaml": keys})

@@ -1,10 +1,10 @@
 package config
 
 import (
-	"math"
 	"net/textproto"
 	"slices"
 	"strings"
+	"time"
 )
 
 // limitDecl is a limit and where its parts stand. The limit may be half read:
@@ -13,14 +13,7 @@ type limitDecl struct {
 	Limit
 	at, nameAt value
 	ok         bool
-}
-
-// capacity is what the limit can pay at most.
-func (l *Limit) capacity() int64 {
-	if l.Algorithm == "token_bucket" && l.Rate.Quota > 0 {
-		return l.Burst
-	}
-	return l.Rate.Quota
+	misplaced  bool // has a field of another algorithm
 }
 
 const wantedLimit = "per, algorithm and limit"
@@ -48,6 +41,38 @@ func (f *routesFile) readLimits(top *object) {
 	}
 }
 
+// algorithms are the words of algorithm, in the order of the documents.
+var algorithms = []string{FixedWindow, SlidingWindowLog, SlidingWindowCounter, TokenBucket, LeakyBucket}
+
+// ownFields says which algorithm has a field that the others do not.
+var ownFields = map[string]string{
+	"burst": TokenBucket, "queue": LeakyBucket, "max_delay": LeakyBucket,
+	"anchor": FixedWindow, "timezone": FixedWindow, "week_start": FixedWindow,
+}
+
+// own gets a field of one algorithm, and refuses it beside another.
+func (l *limitDecl) own(o *object, name, wanted string) (value, bool) {
+	v, ok := o.get(name, wanted)
+	if !ok || l.Algorithm == "" || l.Algorithm == ownFields[name] {
+		return v, ok
+	}
+	takes := map[string]string{
+		TokenBucket: "limit and burst", LeakyBucket: "limit, queue and max_delay", FixedWindow: "limit, anchor, timezone and week_start",
+	}[l.Algorithm]
+	if takes == "" {
+		takes = "limit alone"
+	}
+	v.keyErrorf("only a %s has this; remove it (a %s takes %s)", ownFields[name], l.Algorithm, takes)
+	l.misplaced = true
+	return value{}, false
+}
+
+const (
+	wantedBurst = "a whole number, 1 or more"
+	wantedQueue = "a whole number, 0 or more"
+	wantedDelay = "a duration such as 2s"
+)
+
 // read reads the fields that named limits and those of a plan share.
 func (l *limitDecl) read(o *object, named bool) {
 	get := o.get
@@ -61,43 +86,31 @@ func (l *limitDecl) read(o *object, named bool) {
 		l.Per = []Dimension{{Kind: PerUser}}
 	}
 	algorithm := false
-	if v, ok := o.need("algorithm", "token_bucket or fixed_window"); ok {
-		l.Algorithm, algorithm = v.choice([]string{"token_bucket", "fixed_window"},
-			[]string{"sliding_window_log", "sliding_window_counter", "leaky_bucket"})
-	}
-	rate, countAt := false, o.value
-	if v, ok := o.need("limit", wantedRate); ok {
-		countAt = v
-		l.Rate, rate = v.rate()
-	}
-	burst := true
-	most := l.Rate.Quota
-	if v, ok := o.get("burst", "a whole number, 1 or more"); ok {
-		if l.Algorithm == "fixed_window" {
-			v.keyErrorf("only a token_bucket has a burst; remove it")
-			burst = false
-		} else if l.Burst, burst = v.integer(1, maxQuota); burst {
-			most, countAt = l.Burst, v
+	if v, ok := o.need("algorithm", oneOf(algorithms)); ok {
+		if l.Algorithm, algorithm = v.choice(algorithms, nil); algorithm {
+			v.refuse(l.Algorithm)
 		}
 	}
-	switch {
-	case l.Algorithm != "token_bucket":
-		l.Burst = 0
-	case l.Burst == 0:
-		l.Burst = max(l.Rate.Quota, 1)
+	rate, unit, limitAt := false, "", o.value
+	if v, ok := o.need("limit", wantedRate); ok {
+		limitAt = v
+		l.Rate, unit, rate = v.rateOf()
 	}
-	const plain = "limit and burst"
-	o.later("queue", plain)
-	o.later("max_delay", plain)
-	if v, ok := o.get("anchor", "first_request"); ok {
-		v.choice([]string{"first_request"}, []string{"calendar"})
+	shape, burstGiven, shapeAt := l.readShape(o, limitAt)
+	calendar := l.readCalendar(o, limitAt, unit)
+	if l.CountRejected = o.boolean("count_rejected", false); l.CountRejected {
+		o.fields["count_rejected"].refuse("count_rejected")
 	}
-	o.later("timezone", "anchor: first_request, which needs none")
-	o.later("week_start", "anchor: first_request, which needs none")
-	o.later("count_rejected", "false", "false", "no", "off")
-	o.later("mode", "enforce", "enforce")
-	o.later("candidate", plain)
-	o.later("lease", plain)
+	if v, ok := o.get("mode", "enforce or shadow"); ok {
+		if s, _ := v.choice([]string{"enforce", "shadow"}, nil); s == "shadow" {
+			v.refuse("mode: shadow")
+			l.Shadow = true
+		}
+	}
+	if v, ok := o.get("candidate", "another limit"); ok {
+		l.Candidate = l.readCandidate(v, rate, burstGiven)
+	}
+	o.later("lease", "what is spent at the store itself")
 	if v, ok := o.get("local_cap", wantedRate); ok {
 		if named {
 			l.LocalCap = v.cap()
@@ -105,8 +118,48 @@ func (l *limitDecl) read(o *object, named bool) {
 			v.keyErrorf("stands on a plan or on a named limit, not on a limit of a plan; move it to the plan")
 		}
 	}
-	l.ok = algorithm && rate && burst &&
-		checkArithmetic(countAt, l.Rate, most, l.Algorithm == "token_bucket")
+	l.ok = algorithm && rate && shape && calendar && !l.misplaced && l.checkNumbers(limitAt, shapeAt)
+	if l.ok {
+		l.warnWait(shapeAt)
+	}
+}
+
+// readShape reads how much may come at once, or wait: burst, or queue and
+// max_delay. It returns whether nothing was wrong, whether there is a burst,
+// and where the number stands that is counted up to.
+func (l *limitDecl) readShape(o *object, limitAt value) (good, burstGiven bool, at value) {
+	good, at = true, limitAt
+	if v, ok := l.own(o, "burst", wantedBurst); ok {
+		if l.Burst, good = v.integer(1, maxQuota); good {
+			burstGiven, at = true, v
+		}
+	}
+	if v, ok := l.own(o, "queue", wantedQueue); ok {
+		at = v
+		var ok bool
+		l.Queue, ok = v.integer(0, maxQuota-1)
+		good = good && ok
+	}
+	if v, ok := l.own(o, "max_delay", wantedDelay); ok {
+		var ok bool
+		l.MaxDelay, ok = v.duration(time.Millisecond, maxWait)
+		good = good && ok
+		switch {
+		case !good:
+		case l.MaxDelay%time.Microsecond != 0:
+			v.errorf("is no whole number of microseconds, which is what is counted in")
+			good = false
+		case l.Queue == 0:
+			v.keyWarnf("has no effect: without a queue nothing waits; want queue beside it")
+		}
+	}
+	switch {
+	case l.Algorithm != TokenBucket:
+		l.Burst = 0
+	case l.Burst == 0:
+		l.Burst = max(l.Rate.Quota, 1)
+	}
+	return good, burstGiven, at
 }
 
 // readPer reads what a limit is counted per: a dimension or a list of them.
@@ -159,46 +212,4 @@ func (v value) cap() *Rate {
 		return nil
 	}
 	return &r
-}
-
-// exact is where whole numbers end that the store's arithmetic tells apart.
-const exact = 1 << 53
-
-// checkArithmetic reports a rate whose spent units, at most so many, cannot be
-// counted to the microsecond (a warning), or not at all (an error, and false).
-//
-// A bucket refills num/den units a microsecond and its state is spent × den.
-// While that stays within 2^53 it is exact; beyond, each unit is rounded to
-// whole microseconds, and most × ceil(window / quota) must stay below.
-func checkArithmetic(v value, r Rate, most int64, bucket bool) bool {
-	if r.Quota == 0 {
-		return true // denies everything, counts nothing
-	}
-	window := r.Window.Microseconds()
-	perUnit := (window + r.Quota - 1) / r.Quota
-	if r.Quota >= exact || product(most, perUnit) >= exact {
-		v.errorf("too large to be counted: so many units of %d µs each pass 2^53; want smaller numbers", perUnit)
-		return false
-	}
-	den := window / gcd(window, r.Quota)
-	if bucket && product(most, den) >= exact {
-		v.warnf("more than the exact arithmetic holds: the refill of %s is rounded against the caller, by at most 1 µs a unit; "+
-			"a number that divides the window better is exact", r)
-	}
-	return true
-}
-
-// product multiplies two numbers >= 0; too large a product is the largest number.
-func product(a, b int64) int64 {
-	if a != 0 && b > math.MaxInt64/a {
-		return math.MaxInt64
-	}
-	return a * b
-}
-
-func gcd(a, b int64) int64 {
-	for b != 0 {
-		a, b = b, a%b
-	}
-	return a
 }

@@ -57,6 +57,7 @@ func build(s *source, f *routesFile, p *plansFile) *Config {
 		Auth:            f.auth.Auth,
 		Upstreams:       f.pools,
 		ClientHeaders:   f.headers,
+		UsagePath:       f.usage,
 		DefaultPlan:     p.def.name,
 		AnonymousPlan:   p.anon.name,
 	}

@@ -21,6 +21,7 @@ import (
 	"sync"
 	"testing"
 	"time"
+	_ "time/tzdata" // as the program has it
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -140,7 +141,7 @@ func TestGoodFilesLoad(t *testing.T) {
 	if c == nil || len(report.Problems) > 0 {
 		t.Fatalf("problems:\n%s", text(report, dir))
 	}
-	if got := c.Summary(); got != "4 plans, 5 routes, 9 limits" {
+	if got := c.Summary(); got != "4 plans, 5 routes, 13 limits" {
 		t.Error(got)
 	}
 	in := func(name string) string { return filepath.Join(dir, name) }
@@ -189,6 +190,19 @@ func TestGoodFilesLoad(t *testing.T) {
 		Name: "account", Per: []Dimension{{Kind: PerHeader, Header: "X-Account-Id"}, {Kind: PerRoute}},
 		Algorithm: "fixed_window", Rate: Rate{90, 30 * day},
 	})
+	equal("a log", c.Limits[1], &Limit{
+		Name: "login-try", Per: []Dimension{{Kind: PerIP}},
+		Algorithm: SlidingWindowLog, Rate: Rate{5, 15 * time.Minute}, CountRejected: true,
+	})
+	equal("a queue", c.Limits[4], &Limit{
+		Name: "geo", Per: []Dimension{{Kind: PerGlobal}},
+		Algorithm: LeakyBucket, Rate: Rate{50, time.Second}, Queue: 100, MaxDelay: 2 * time.Second,
+	})
+	equal("a queue of none", c.Limits[5], &Limit{
+		Name: "one-by-one", Per: []Dimension{{Kind: PerUser}, {Kind: PerRoute}},
+		Algorithm: LeakyBucket, Rate: Rate{2, time.Second}, Candidate: &Candidate{Quota: 4},
+	})
+	equal("usage_path", c.UsagePath, "/usage")
 	equal("a default burst", c.Limits[2].Burst, int64(50))
 	equal("local_cap", c.Limits[2].LocalCap, &Rate{10, time.Second})
 	if len(c.Edge) != 1 || c.Edge[0] != c.Limits[0] {
@@ -201,13 +215,22 @@ func TestGoodFilesLoad(t *testing.T) {
 	})
 	equal("route", c.Routes[1], &Route{
 		Name: "place", Host: "api.example.com", Path: "/api/places/{id:[0-9]+}/{name}", Upstream: "other",
-		Auth: AuthOptional, Cost: 1, OnStoreFailure: FailLocalCap,
+		Auth: AuthOptional, Cost: 1, Limits: []*Limit{c.Limits[5]}, OnStoreFailure: FailLocalCap,
 	})
-	equal("route with limits", c.Routes[2].Limits, []*Limit{c.Limits[2], c.Limits[3]})
+	equal("route with limits", c.Routes[2].Limits, []*Limit{c.Limits[2], c.Limits[3], c.Limits[4]})
 	equal("plan", c.Plans[1], &Plan{Name: "pro", LocalCap: &Rate{50, time.Second}, Limits: []*Limit{{
 		Name: "per-minute", Per: []Dimension{{Kind: PerTenant}, {Kind: PerRoute}},
-		Algorithm: "token_bucket", Rate: Rate{6000, time.Minute}, Burst: 6000,
+		Algorithm: SlidingWindowCounter, Rate: Rate{6000, time.Minute},
+	}, {
+		Name: "per-week", Per: []Dimension{{Kind: PerUser}}, Algorithm: FixedWindow, Rate: Rate{40_000, 7 * day}, Shadow: true,
+		Calendar: &Calendar{Unit: "week", Location: time.UTC, WeekStart: time.Sunday},
+	}, {
+		Name: "at-once", Per: []Dimension{{Kind: PerUser}}, Algorithm: TokenBucket, Rate: Rate{100, time.Second}, Burst: 100,
+		Candidate: &Candidate{Quota: 200, Burst: 200},
 	}}})
+	if k := c.Plans[0].Limits[1].Calendar; k == nil || k.Unit != "day" || k.Location.String() != "Asia/Kolkata" || k.WeekStart != time.Monday {
+		t.Errorf("calendar %+v", k)
+	}
 	equal("default per", c.Plans[0].Limits[0].Per, []Dimension{{Kind: PerUser}})
 	equal("plans", []string{c.DefaultPlan, c.AnonymousPlan}, []string{"free", "anonymous"})
 	equal("overrides", c.Overrides, []Override{{User: "priya123", Plan: "pro"}, {Key: "k-7f3a", Plan: "pro"}})
@@ -235,6 +258,7 @@ func TestGoodFilesLoad(t *testing.T) {
 var withoutPlaces = []cmp.Option{
 	cmpopts.IgnoreTypes(Pos{}),
 	cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
+	cmp.Comparer(func(a, b *time.Location) bool { return a.String() == b.String() }),
 }
 
 // sha256Of reads a digest.
@@ -277,6 +301,63 @@ func TestRedisCredentials(t *testing.T) {
 		}
 		if r := c.Store.Redis; string(r.Password) != password || r.Username != "r:w" {
 			t.Errorf("got %q and %q, want %q", r.Username, string(r.Password), password)
+		}
+	}
+}
+
+// Where a cluster is entered, in file order. The entries share credentials,
+// those beside urls beat them, and what is printed is read again.
+func TestRedisCluster(t *testing.T) {
+	for _, c := range []struct{ fields, addresses, user, password, printed string }{
+		{"urls: [redis://a]", "a:6379", "", "", "urls: ['redis://a:6379']"},
+		{"urls: [redis://b:7001/0, 'redis://u:p@a:7000/', 'redis://[::1]:7002']", "b:7001 a:7000 [::1]:7002", "u", "p",
+			"urls: ['redis://b:7001', 'redis://a:7000', 'redis://[::1]:7002']"},
+		{"urls: [rediss://u:p@a, rediss://u:p@b], username: w, password: q", "a:6379 b:6379", "w", "q",
+			"urls: ['rediss://a:6379', 'rediss://b:6379']"},
+	} {
+		dir := smallDir(t, map[string]string{"routes.yaml": smallRoutes + "store: {redis: {" + c.fields + "}}\n"})
+		cfg, report := load(dir, nil)
+		if len(report.Problems) > 0 {
+			t.Fatal(text(report, dir))
+		}
+		r := cfg.Store.Redis
+		if got := strings.Join(r.Addresses, " "); got != c.addresses || r.Address != "" || r.Network != "tcp" ||
+			r.Username != c.user || string(r.Password) != c.password || (r.TLS != nil) != strings.Contains(c.fields, "rediss") {
+			t.Errorf("%s: got %+v (password %q)", c.fields, r, string(r.Password))
+		}
+		routes := parts(t, cfg)[0]
+		if !strings.Contains(routes, c.printed) {
+			t.Errorf("%s is not printed:\n%s", c.printed, routes)
+		}
+		write(t, dir, map[string]string{"routes.yaml": routes})
+		again, report := load(dir, nil)
+		if again == nil {
+			t.Fatal(text(report, dir))
+		}
+		if got := Describe(cfg, again); c.password == "" && got != nil {
+			t.Errorf("%s: changed by printing: %q", c.fields, got)
+		}
+	}
+}
+
+// What a candidate leaves out is as in the limit; a burst that follows the
+// number follows the candidate's.
+func TestCandidate(t *testing.T) {
+	for fields, want := range map[string]Candidate{
+		"algorithm: token_bucket, limit: 100/minute, candidate: {limit: 200/minute}":                        {200, 200},
+		"algorithm: token_bucket, limit: 100/minute, burst: 20, candidate: {limit: 200/60s}":                {200, 20},
+		"algorithm: token_bucket, limit: 100/minute, burst: 20, candidate: {burst: 40}":                     {100, 40},
+		"algorithm: token_bucket, limit: 100/minute, burst: 20, candidate: {limit: 0/minute, burst: 40}":    {0, 40},
+		"algorithm: token_bucket, limit: 100/minute, candidate: {limit: 0/minute}":                          {0, 1},
+		"algorithm: fixed_window, anchor: calendar, limit: 100/month, candidate: {limit: 200/month}":        {200, 0},
+		"algorithm: sliding_window_log, limit: 100/month, candidate: {limit: 200/30d}, count_rejected: yes": {200, 0},
+		"algorithm: leaky_bucket, limit: 100/second, queue: 10, mode: shadow, candidate: {limit: 9/second}": {9, 0},
+	} {
+		c, got := problems(t, map[string]string{"routes.yaml": smallRoutes + "limits: {a: {per: ip, " + fields + "}}\n"})
+		if c == nil || got != "" {
+			t.Errorf("%s: %s", fields, got)
+		} else if got := c.Limits[0].Candidate; got == nil || *got != want {
+			t.Errorf("%s: got %+v, want %+v", fields, got, want)
 		}
 	}
 }

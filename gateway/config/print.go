@@ -200,12 +200,21 @@ func (c *Config) routesNode() *yaml.Node {
 	h.text("ietf", c.ClientHeaders.IETF)
 	h.text("legacy", map[bool]string{true: "on", false: "off"}[c.ClientHeaders.Legacy])
 	m.node("client_headers", h.n)
+	usage := c.UsagePath
+	if usage == "" {
+		usage = "off"
+	}
+	m.text("usage_path", usage)
 	return m.n
 }
 
 func (r *Redis) node() *yaml.Node {
 	m := newMapping(false)
-	m.text("url", r.url())
+	if len(r.Addresses) > 0 {
+		m.list("urls", r.urls())
+	} else {
+		m.text("url", r.urls()[0])
+	}
 	m.text("username", r.Username)
 	switch {
 	case r.PasswordFile != "":
@@ -226,19 +235,28 @@ func (r *Redis) node() *yaml.Node {
 	return m.n
 }
 
-// url writes the address as a URL, without user and password.
-func (r *Redis) url() string {
+// urls writes the address, or those of a cluster, as URLs without user and
+// password.
+func (r *Redis) urls() []string {
 	switch {
 	case r.Network == "unix" && r.DB == 0:
-		return "unix://" + r.Address
+		return []string{"unix://" + r.Address}
 	case r.Network == "unix":
-		return fmt.Sprintf("unix://%s?db=%d", r.Address, r.DB)
+		return []string{fmt.Sprintf("unix://%s?db=%d", r.Address, r.DB)}
 	}
 	u := url.URL{Scheme: "redis", Host: r.Address, Path: "/" + strconv.Itoa(r.DB)}
 	if r.TLS != nil {
 		u.Scheme = "rediss"
 	}
-	return u.String()
+	if len(r.Addresses) == 0 {
+		return []string{u.String()}
+	}
+	var urls []string
+	for _, a := range r.Addresses {
+		u.Host, u.Path = a, ""
+		urls = append(urls, u.String())
+	}
+	return urls
 }
 
 func (a *Auth) node() *yaml.Node {
@@ -280,6 +298,14 @@ func (a *Auth) node() *yaml.Node {
 	return m.n
 }
 
+// mode is whether the limit denies, as the files have it.
+func (l *Limit) mode() string {
+	if l.Shadow {
+		return "shadow"
+	}
+	return "enforce"
+}
+
 // node writes a limit; with its name if it is one of a plan.
 func (l *Limit) node(withName bool) *yaml.Node {
 	m := newMapping(true)
@@ -297,8 +323,34 @@ func (l *Limit) node(withName bool) *yaml.Node {
 	}
 	m.text("algorithm", l.Algorithm)
 	m.text("limit", l.Rate.String())
-	if l.Burst > 0 {
+	switch l.Algorithm {
+	case TokenBucket:
 		m.number("burst", l.Burst)
+	case LeakyBucket:
+		m.number("queue", l.Queue)
+		if l.MaxDelay > 0 {
+			m.duration("max_delay", l.MaxDelay)
+		}
+	case FixedWindow:
+		if c := l.Calendar; c == nil {
+			m.text("anchor", "first_request")
+		} else {
+			m.text("anchor", "calendar")
+			m.text("timezone", c.Location.String())
+			if c.Unit == "week" {
+				m.text("week_start", weekdays[c.WeekStart])
+			}
+		}
+	}
+	m.boolean("count_rejected", l.CountRejected)
+	m.text("mode", l.mode())
+	if c := l.Candidate; c != nil {
+		n := newMapping(true)
+		n.rate("limit", &Rate{c.Quota, l.Rate.Window})
+		if l.Algorithm == TokenBucket {
+			n.number("burst", c.Burst)
+		}
+		m.node("candidate", n.n)
 	}
 	m.rate("local_cap", l.LocalCap)
 	return m.n

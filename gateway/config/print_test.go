@@ -58,7 +58,7 @@ func TestPrintShowsNoSecret(t *testing.T) {
 	}
 	for _, want := range []string{
 		`password: '********'`, "- edge-ip # per instance: N instances together admit N times 600/minute",
-		"{id: k-7f3a, user: priya123, tenant: acme, plan: free, expires: 2077-06-30}", "burst: 6000", "auth: required",
+		"{id: k-7f3a, user: priya123, tenant: acme, plan: free, expires: 2077-06-30}", "burst: 100", "timezone: UTC, week_start: sunday", "anchor: first_request", "queue: 100, max_delay: 2s", "usage_path: /usage", "auth: required",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%q is not printed:\n%s", want, got)
@@ -99,6 +99,7 @@ routes:
   on_store_failure: local_cap
   forward_credentials: false
 client_headers: {ietf: draft-11, legacy: on}
+usage_path: off
 ---
 # plans.yaml
 plans: {}
@@ -127,16 +128,26 @@ func TestDescribe(t *testing.T) {
 		{"plans.yaml", "limit: 100/minute, burst: 20", "limit: 120/minute, burst: 20", []string{"plan free: per-minute: 100/minute → 120/minute"}, nil},
 		{"plans.yaml", "burst: 20", "burst: 25", []string{"plan free: per-minute burst: 20 → 25"}, nil},
 		{"plans.yaml", "limit: 6000/minute", "limit: 9000/minute", []string{"plan pro: per-minute: 6000/minute → 9000/minute"}, nil},
+		{"plans.yaml", "algorithm: token_bucket, limit: 100/minute, burst: 20", "algorithm: fixed_window, limit: 100/minute", []string{"plan free: per-minute: token_bucket 100/minute → fixed_window 100/minute (starts anew)"}, nil},
+		{"plans.yaml", "anchor: calendar, timezone: Asia/Kolkata, limit: 100/day", "limit: 120/day", []string{"plan free: per-day: fixed_window 100/day of the calendar in Asia/Kolkata → fixed_window 120/day (starts anew)"}, nil},
+		{"plans.yaml", "timezone: Asia/Kolkata", "timezone: Europe/Berlin", []string{"plan free: per-day: fixed_window 100/day of the calendar in Asia/Kolkata → fixed_window 100/day of the calendar in Europe/Berlin (starts anew)"}, nil},
+		{"plans.yaml", "week_start: sunday", "week_start: monday", []string{"plan pro: per-week: fixed_window 40000/week of the calendar in UTC from sunday → fixed_window 40000/week of the calendar in UTC from monday (starts anew)"}, nil},
+		{"plans.yaml", "limit: 6000/minute", "limit: 6000/hour", []string{"plan pro: per-minute: sliding_window_counter 6000/minute → sliding_window_counter 6000/hour (starts anew)"}, nil},
+		{"plans.yaml", "candidate: {limit: 200/second}", "candidate: {burst: 40}", []string{"plan pro: at-once candidate: 200/second burst 200 → 100/second burst 40"}, nil},
+		{"plans.yaml", ", mode: shadow", "", []string{"plan pro: per-week mode: shadow → enforce"}, nil},
+		{"routes.yaml", "queue: 100, max_delay: 2s", "queue: 50", []string{"limit geo queue: 100 → 50", "limit geo max_delay: 2s → none"}, nil},
+		{"routes.yaml", "count_rejected: true", "count_rejected: false", []string{"limit login-try count_rejected: true → false"}, nil},
+		{"routes.yaml", "usage_path: /usage", "usage_path: off", []string{"usage_path: /usage → none"}, nil},
 		{"plans.yaml", "name: per-day", "name: daily", []string{"plan free: limit per-day removed", "plan free: limit daily added"}, nil},
 		{"plans.yaml", "    local_cap: 50/second\n", "", []string{"plan pro local_cap: 50/second → its share"}, nil},
 		{"plans.yaml", "user: priya123, plan: pro", "user: priya123, plan: free", []string{"override of user priya123: pro → free"}, nil},
 		{"plans.yaml", "default_plan: free", "default_plan: pro", []string{"default_plan: free → pro"}, nil},
 		{"plans.yaml", "  closed:\n    limits:\n      - {name: nothing, algorithm: fixed_window, limit: 0/minute}\n", "", []string{"plan closed removed"}, nil},
-		{"plans.yaml", "per: ip, ", "", []string{"plan anonymous: per-minute per: ip → user"}, nil},
+		{"plans.yaml", "per: ip, ", "", []string{"plan anonymous: per-minute per: ip → user (starts anew)"}, nil},
 		{"routes.yaml", "name: export, ", "name: exports, ", []string{"route export removed", "route exports added"}, nil},
 		{"routes.yaml", "cost: 10", "cost: 11", []string{"route export cost: 10 → 11"}, nil},
 		{"routes.yaml", "/api/weather", "/api/weather/", []string{"route weather path: /api/weather → /api/weather/"}, nil},
-		{"routes.yaml", "limits: [dependency, account]", "limits: [account]", []string{"route export limits: dependency, account → account"}, nil},
+		{"routes.yaml", "limits: [dependency, account, geo]", "limits: [account]", []string{"route export limits: dependency, account, geo → account"}, nil},
 		{"routes.yaml", "limit: 5/15m", "limit: 6/15m", []string{"limit login-try: 5/15m → 6/15m"}, nil},
 		{"routes.yaml", "edge: [edge-ip]", "edge: []", []string{"edge: edge-ip → none"}, nil},
 		{"routes.yaml", "http://127.0.0.1:9001", "http://127.0.0.1:9009", []string{"upstream weather targets: http://127.0.0.1:9001, https://weather.example.com/base → http://127.0.0.1:9009, https://weather.example.com/base"}, nil},

@@ -9,20 +9,34 @@ import (
 	"time"
 )
 
+const (
+	wantedURL  = "redis://host:port/db, rediss:// for TLS, or unix:///path"
+	wantedURLs = "redis://host:port or rediss://host:port, for one or more servers of a cluster"
+)
+
 // readRedis reads store.redis. It returns nil if the url is empty or anything
-// was wrong. No message repeats the url: a password may stand in it.
+// was wrong. No message repeats a url: a password may stand in it.
 func readRedis(v value) *Redis {
 	o, ok := v.object("url, timeout and key_prefix")
 	if !ok {
 		return nil
 	}
 	r := &Redis{Timeout: 50 * time.Millisecond, KeyPrefix: "rl"}
-	const wantedURL = "redis://host:port/db, rediss:// for TLS, or unix:///path"
 	none, good := false, false
 	switch {
-	case o.has("urls") || o.has("sentinel"):
+	case o.has("sentinel"):
 		o.get("url", wantedURL) // one mistake is enough
+		o.get("urls", wantedURLs)
+	case o.has("urls"):
+		if u, ok := o.get("url", wantedURL); ok {
+			u.keyErrorf("beside urls; want url for one server, or urls for a cluster")
+		}
+		if u, ok := o.get("urls", wantedURLs); ok {
+			u.refuse("urls")
+			good = r.readURLs(u)
+		}
 	default:
+		o.known = append(o.known, "urls")
 		if u, ok := o.need("url", wantedURL); ok {
 			if s, ok := u.text(wantedURL); ok {
 				if none = s == ""; !none {
@@ -34,8 +48,7 @@ func readRedis(v value) *Redis {
 			}
 		}
 	}
-	o.later("urls", "url")
-	o.later("sentinel", "url")
+	o.later("sentinel", "url, or urls for a cluster")
 	if s := o.word("username", "a user name"); s != "" {
 		r.Username = s
 	}
@@ -66,6 +79,56 @@ func readRedis(v value) *Redis {
 		return nil
 	}
 	return r
+}
+
+// readURLs reads where a cluster is entered, and returns whether nothing was
+// wrong. The servers of a cluster share credentials and speak TLS all or none,
+// so the entries may not differ in them; those that give none have the others'.
+func (r *Redis) readURLs(v value) bool {
+	items, good := v.list("a list of " + wantedURLs)
+	if good && len(items) == 0 {
+		v.errorf("names no server; want %s", wantedURLs)
+		return false
+	}
+	first := map[string]value{}
+	for i, item := range items {
+		s, ok := item.word(wantedURLs)
+		if !ok {
+			good = false
+			continue
+		}
+		var e Redis
+		err := e.parseURL(s)
+		switch {
+		case err != nil:
+		case e.Network == "unix":
+			err = errors.New("a cluster is not entered through a unix socket")
+		case e.DB != 0:
+			err = errors.New("a cluster has only database 0")
+		case i > 0 && (e.TLS == nil) != (r.TLS == nil):
+			err = errors.New("redis:// and rediss:// do not stand in one cluster")
+		case e.Username+string(e.Password) != "" && r.Username+string(r.Password) != "" &&
+			(e.Username != r.Username || string(e.Password) != string(r.Password)):
+			err = errors.New("another user name or password than in the entries before; a cluster has one, best written beside urls")
+		}
+		if err != nil {
+			item.errorf("%v; want %s", err, wantedURLs)
+			good = false
+			continue
+		}
+		if f, twice := first[e.Address]; twice {
+			item.errorf("given twice; the first one is at line %d, column %d", f.n.Line, f.n.Column)
+			good = false
+			continue
+		}
+		first[e.Address] = item
+		r.Network, r.TLS = "tcp", e.TLS
+		r.Addresses = append(r.Addresses, e.Address)
+		if e.Username+string(e.Password) != "" {
+			r.Username, r.Password = e.Username, e.Password
+		}
+	}
+	return good
 }
 
 // readPassword reads password or password_file, which beat the url.

@@ -38,6 +38,8 @@ type routesFile struct {
 	pools     []*Upstream          // upstreams in file order
 	routes    []*routeDecl
 	headers   ClientHeaders
+	usage     string // usage_path; empty: none
+	usageAt   value
 }
 
 const wantedRoutes = "the fields listen, upstreams and routes"
@@ -65,7 +67,7 @@ func readRoutes(root value) *routesFile {
 	forward := o.boolean("forward_credentials", false)
 	f.readRoutes(o, forward)
 	f.headers = readClientHeaders(o)
-	o.later("usage_path", "off", "off", "false")
+	f.usage, f.usageAt = readUsagePath(o)
 	o.done()
 	return f
 }

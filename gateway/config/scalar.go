@@ -339,20 +339,28 @@ const wantedRate = "a rate such as 100/minute (second, minute, hour, day, week, 
 
 // rate reads "N/unit".
 func (v value) rate() (Rate, bool) {
+	r, _, ok := v.rateOf()
+	return r, ok
+}
+
+// rateOf reads "N/unit", and returns the unit as it is written: a month of the
+// calendar is none of 30 days.
+func (v value) rateOf() (r Rate, unit string, ok bool) {
 	s, _, ok := v.scalar(wantedRate)
 	if !ok {
-		return Rate{}, false
+		return Rate{}, "", false
 	}
 	if v.n.Tag != "!!str" && v.n.Tag != "!!int" && v.n.Tag != "!!float" {
 		v.errorf("want %s, got %s", wantedRate, v.kind())
-		return Rate{}, false
+		return Rate{}, "", false
 	}
 	r, err := parseRate(s)
 	if err != nil {
 		v.errorf("%s: %v; want %s", quote(s), err, wantedRate)
-		return Rate{}, false
+		return Rate{}, "", false
 	}
-	return r, true
+	_, unit, _ = strings.Cut(s, "/")
+	return r, unit, true
 }
 
 func parseRate(s string) (Rate, error) {

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -176,6 +177,49 @@ func TestSuggest(t *testing.T) {
 		got := suggest(in, words)
 		if want == "" && got != "" || want != "" && !strings.Contains(got, `"`+want+`"`) {
 			t.Errorf("suggest(%q) = %q, want %q", in, got, want)
+		}
+	}
+}
+
+// The queue's places, and those that a wait of max_delay leaves: one goes at
+// once, and one more for each interval that fits.
+func TestLeakyCapacity(t *testing.T) {
+	for _, c := range []struct {
+		rate  string
+		queue int64
+		delay time.Duration
+		want  int64
+	}{
+		{"10/second", 0, 0, 1},
+		{"10/second", 4, 0, 5},
+		{"10/second", 100, 350 * time.Millisecond, 4},
+		{"10/second", 100, 300 * time.Millisecond, 4},
+		{"10/second", 100, 299 * time.Millisecond, 3},
+		{"10/second", 2, time.Hour, 3},
+		{"3/second", 100, time.Second, 4}, // thirds of a second, exactly
+		{"0/second", 100, time.Second, 0},
+		{"1/month", 100, time.Millisecond, 1},
+		{"999999999999999/second", 9_000_000_000_000, time.Hour, 3_600_000_001}, // rounded to a unit a microsecond,
+	} {
+		r, err := parseRate(c.rate)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := Limit{Algorithm: LeakyBucket, Rate: r, Queue: c.queue, MaxDelay: c.delay}
+		if got := l.capacity(); got != c.want {
+			t.Errorf("%s, queue %d, %s: got %d, want %d", c.rate, c.queue, c.delay, got, c.want)
+		}
+	}
+}
+
+func TestMulDiv(t *testing.T) {
+	const most = math.MaxInt64
+	for _, c := range [][4]int64{
+		{0, 5, 3, 0}, {7, 5, 3, 11}, {most, 1, 1, most}, {most, most, 1, most}, {most, most, most, most},
+		{most, 2, 4, most / 2}, {most, 3, 1, most}, {1 << 40, 1 << 40, 1 << 20, 1 << 60}, {1 << 40, 1 << 40, 3, most},
+	} {
+		if got := mulDiv(c[0], c[1], c[2]); got != c[3] {
+			t.Errorf("%d × %d / %d: got %d, want %d", c[0], c[1], c[2], got, c[3])
 		}
 	}
 }
