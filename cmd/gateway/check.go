@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 
@@ -17,7 +18,8 @@ Examples:
     gateway check
     gateway check -strict            warnings are errors too (for CI)
     gateway check -print             the configuration in force, defaults filled in, secrets masked
-    gateway check -json              one object, for scripts`
+    gateway check -json              one object, for scripts
+    gateway check -against old.yaml  also what changes from the plans in old.yaml, and which limits start anew`
 
 // finding is one problem as -json prints it.
 type finding struct {
@@ -34,6 +36,8 @@ func (c *command) check(args []string) int {
 	strict := fs.Bool("strict", false, "exit 1 on warnings too")
 	printIt := fs.Bool("print", false, "print the effective configuration, secrets masked")
 	asJSON := fs.Bool("json", false, "print the findings as JSON")
+	against := fs.String("against", "", "tell what changes from the plans in this `file`")
+	againstRoutes := fs.String("against-routes", "", "tell what changes from the routes in this `file`")
 	positional, code, done := c.parse(fs, args)
 	if done {
 		return code
@@ -48,13 +52,25 @@ func (c *command) check(args []string) int {
 		buildErr = gateway.Check(cfg)
 	}
 	failed := cfg == nil || buildErr != nil || (*strict && len(warnings) > 0)
+	var changes []string
+	if cfg != nil && *against+*againstRoutes != "" {
+		old, oldReport := config.Load(config.Options{
+			Routes: cmp.Or(*againstRoutes, c.routes), Plans: cmp.Or(*against, c.plans),
+		})
+		if old == nil {
+			fmt.Fprintf(c.stderr, "gateway check: what to compare with has mistakes itself:\n%v\n", oldReport.Err())
+			return exitFindings
+		}
+		changes = config.Describe(old, cfg)
+	}
 
 	if *asJSON {
 		out := struct {
 			OK       bool      `json:"ok"`
 			Summary  string    `json:"summary,omitempty"`
 			Findings []finding `json:"findings"`
-		}{OK: !failed, Findings: []finding{}}
+			Changes  []string  `json:"changes,omitempty"`
+		}{OK: !failed, Findings: []finding{}, Changes: changes}
 		if cfg != nil {
 			out.Summary = cfg.Summary()
 		}
@@ -80,6 +96,12 @@ func (c *command) check(args []string) int {
 
 	for _, p := range report.Problems {
 		fmt.Fprintln(c.stdout, p.String())
+	}
+	for _, change := range changes {
+		if *printIt {
+			fmt.Fprint(c.stdout, "# ") // what is printed stays YAML
+		}
+		fmt.Fprintln(c.stdout, "change:", change)
 	}
 	if buildErr != nil {
 		fmt.Fprintln(c.stdout, buildErr)

@@ -17,6 +17,10 @@ import (
 	"os"
 	"slices"
 	"strings"
+
+	// Limits of the calendar name time zones; where the machine has no database
+	// of them, as in an empty container, this one serves.
+	_ "time/tzdata"
 )
 
 // version is set at build time with -ldflags "-X main.version=…".
@@ -38,7 +42,7 @@ const usage = `gateway stands in front of HTTP APIs and limits who may use them 
 Usage:
 
     gateway [run]  [-routes routes.yaml] [-plans plans.yaml]   serve (the default command)
-    gateway check  [-print] [-strict] [-json]                  all mistakes of the configuration at once
+    gateway check  [-print] [-strict] [-json] [-against FILE]  all mistakes of the configuration at once
     gateway keys   new | list | revoke                         API keys: make, show, take back
     gateway version
 
