@@ -1,24 +1,25 @@
 package ratelimit
 
 import (
+	"slices"
 	"strconv"
 	"time"
 )
 
 // AppendPolicyField appends the value of a RateLimit-Policy field
 // (draft-ietf-httpapi-ratelimit-headers-11, in the syntax of RFC 9651): a list
-// with one item per decision,
+// with one item per decision that is enforced,
 //
 //	"per-minute";q=100;w=60, "per-day";q=100;w=86400
 //
 // q is the policy's quota and w its window in seconds. A policy that appears
 // in several decisions, as a local cap that answered for several limits does,
-// is listed once. Nothing is appended if ds is empty; the field is then left
+// is listed once. Nothing is appended if there is no item; the field is then left
 // out. It allocates only if dst is too small.
 func AppendPolicyField(dst []byte, ds []Decision) []byte {
 	start := len(dst)
 	for i := range ds {
-		if repeated(ds, i) {
+		if !ds[i].enforced() || repeated(ds, i) {
 			continue
 		}
 		if len(dst) > start {
@@ -39,7 +40,7 @@ func AppendPolicyField(dst []byte, ds []Decision) []byte {
 func AppendLimitField(dst []byte, ds []Decision) []byte {
 	start := len(dst)
 	for i := range ds {
-		if repeated(ds, i) {
+		if !ds[i].enforced() || repeated(ds, i) {
 			continue
 		}
 		if len(dst) > start {
@@ -57,7 +58,7 @@ func AppendLimitField(dst []byte, ds []Decision) []byte {
 }
 
 // Legacy returns what X-RateLimit-Limit, -Remaining and -Reset say, for clients
-// that know one limit only; ok is false if there is none. reset is in seconds
+// that know one limit only; ok is false if none is enforced. reset is in seconds
 // from now, rounded up.
 //
 // If a decision is denied it is the denying one that waits longest, and reset
@@ -66,14 +67,14 @@ func AppendLimitField(dst []byte, ds []Decision) []byte {
 // is the decision with the smallest Remaining, of several the one with the
 // larger Reset. What is still equal is decided by order: the first one.
 func Legacy(ds []Decision) (limit, remaining, reset int64, ok bool) {
-	if len(ds) == 0 {
-		return 0, 0, 0, false
-	}
-	d := &ds[0]
-	for i := 1; i < len(ds); i++ {
-		if e := &ds[i]; binds(e, d) {
+	var d *Decision
+	for i := range ds {
+		if e := &ds[i]; e.enforced() && (d == nil || binds(e, d)) {
 			d = e
 		}
+	}
+	if d == nil {
+		return 0, 0, 0, false
 	}
 	wait := d.Reset
 	if !d.Allowed && d.RetryAfter != Never {
@@ -100,35 +101,30 @@ func waitsLonger(a, b time.Duration) bool {
 	return b != Never && (a == Never || a > b)
 }
 
-// RetryAfter returns how long it is until no decision would deny any more: the
-// longest RetryAfter of those that deny, and [Never] if one of them is that.
-// denied is false, and d 0, if none denies.
+// RetryAfter returns how long it is until the request would be admitted: the
+// longest RetryAfter of the decisions that are enforced, and [Never] if one of
+// them is that. denied is false, and d 0, if none denies.
 func RetryAfter(ds []Decision) (d time.Duration, denied bool) {
+	if Admitted(ds) {
+		return 0, false
+	}
 	for i := range ds {
-		if ds[i].Allowed {
-			continue
-		}
-		denied = true
-		if waitsLonger(ds[i].RetryAfter, d) {
+		// One that allowed has to be waited for as well, if it counts rejected
+		// attempts and so was used up by this one.
+		if ds[i].enforced() && waitsLonger(ds[i].RetryAfter, d) {
 			d = ds[i].RetryAfter
 		}
 	}
-	return d, denied
+	return d, true
 }
 
-// Violated returns the names of the policies that deny, each once, in order;
-// nil if none does.
+// Violated returns the names of the policies that are enforced and deny, each
+// once, in order; nil if none does.
 func Violated(ds []Decision) []string {
 	var names []string
-next:
 	for i := range ds {
-		if ds[i].Allowed {
+		if ds[i].Allowed || !ds[i].enforced() || slices.Contains(names, ds[i].Policy.Name) {
 			continue
-		}
-		for _, name := range names {
-			if name == ds[i].Policy.Name {
-				continue next
-			}
 		}
 		names = append(names, ds[i].Policy.Name)
 	}

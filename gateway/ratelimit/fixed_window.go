@@ -3,8 +3,9 @@ package ratelimit
 import "time"
 
 // The fixed window: at most Quota units from the caller's first charge until
-// Window later; then everything is available again at once. State.Time is the
-// window's end. An ended window is the same as none.
+// Window later, or until the end of the calendar's window; then everything is
+// available again at once. State.Time is the window's end. An ended window is
+// the same as none.
 
 func advanceWindow(s State, now int64) State {
 	if now >= s.Time {
@@ -13,17 +14,35 @@ func advanceWindow(s State, now int64) State {
 	return s
 }
 
-func (p *Policy) admitWindow(s State, now, cost int64) (State, bool) {
-	// cost > Quota first, so that the sum below cannot overflow. After a
-	// lowering s.Spent may be above the quota.
-	if cost > p.Quota || s.Spent+cost > p.Quota {
-		return s, false
-	}
+// fitsWindow reports whether cost fits beside the units that count in s, of a
+// window or a log.
+func fitsWindow(s State, quota, cost int64) bool {
+	// A difference, since the sum might overflow. After a lowering s.Spent may be
+	// above the quota.
+	return cost <= quota-s.Spent
+}
+
+func (p *Policy) chargeWindow(s State, now, cost int64) State {
 	if s.Spent == 0 {
-		s.Time = now + p.Window.Microseconds()
+		s.Time = p.windowEnd(now)
 	}
 	s.Spent += cost
-	return s, true
+	return s
+}
+
+// windowEnd returns the end of a window that opens at now.
+func (p *Policy) windowEnd(now int64) int64 {
+	if p.Calendar != nil {
+		return p.Calendar.Windows(now)[2]
+	}
+	return now + p.Window.Microseconds()
+}
+
+func (p *Policy) fillWindow(s State, now, cost int64) State {
+	if cost = min(cost, p.Quota-s.Spent); cost > 0 {
+		return p.chargeWindow(s, now, cost)
+	}
+	return s
 }
 
 func (p *Policy) describeWindow(s State, now int64) (remaining int64, reset time.Duration) {
@@ -31,12 +50,7 @@ func (p *Policy) describeWindow(s State, now int64) (remaining int64, reset time
 	if s.Spent == 0 {
 		return remaining, 0
 	}
-	return remaining, micros(s.Time - now)
+	return remaining, waitWindow(s, now)
 }
 
-func (p *Policy) retryWindow(s State, now, cost int64) time.Duration {
-	if cost > p.Quota {
-		return Never
-	}
-	return micros(s.Time - now)
-}
+func waitWindow(s State, now int64) time.Duration { return micros(s.Time - now) }

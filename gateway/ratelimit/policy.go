@@ -58,7 +58,7 @@ type Policy struct {
 	// that a window opens at the first charge. Elsewhere it is nil.
 	Calendar *Calendar
 	// CountRejected charges this policy for a request that is not admitted too,
-	// up to what it grants and never beyond; see Decide. A candidate has none
+	// up to what it grants and never beyond; see [Decide]. A candidate has none
 	// of it.
 	CountRejected bool
 	// Role says whether the verdict counts. The zero value enforces it.
@@ -74,6 +74,7 @@ type Policy struct {
 	num, den int64
 	exact    bool
 	capacity int64 // see CapacityParts
+	units    int64 // see Capacity
 
 	policyItem string // the item of RateLimit-Policy: "per-minute";q=100;w=60
 	limitItem  string // the head of the item of RateLimit: "per-minute";r=
@@ -108,12 +109,7 @@ func (p *Policy) Den() int64 { return p.den }
 // Capacity is the most that can be spent at once, in units: Burst of a token
 // bucket, the places of a leaky one (the one that goes at once and those whose
 // wait MaxDelay allows), Quota elsewhere. Remaining is never above it.
-func (p *Policy) Capacity() int64 {
-	if p.isBucket() {
-		return p.capacity / p.den
-	}
-	return p.Quota
-}
+func (p *Policy) Capacity() int64 { return p.units }
 
 // CapacityParts is what a bucket holds, in 1/Den of a unit, below 2^53. For a
 // token bucket that is Burst*Den. For a leaky one it is (Queue+1)*Den or, if
@@ -233,6 +229,7 @@ func (p *Policy) check() error {
 // setRefill finds num, den and capacity for a bucket.
 func (p *Policy) setRefill() error {
 	if !p.isBucket() {
+		p.units = p.Quota
 		return nil
 	}
 	units, what := p.Burst, "burst"
@@ -263,6 +260,7 @@ func (p *Policy) setRefill() error {
 			p.capacity = min(p.capacity, parts+p.den)
 		}
 	}
+	p.units = p.capacity / p.den
 	return nil
 }
 

@@ -76,7 +76,7 @@ func (a Algorithm) String() string {
 // Role says what a policy's verdict is for.
 type Role uint8
 
-// The roles. Decide says what each is charged for.
+// The roles. [Decide] says what each is charged for.
 const (
 	// Enforce denies what the policy denies.
 	Enforce Role = iota
@@ -173,7 +173,7 @@ type Decision struct {
 
 // A Store takes quota.
 //
-// Take decides all charges in one atomic step, as Decide does: if one that is
+// Take decides all charges in one atomic step, as [Decide] does: if one that is
 // enforced is denied, none is charged, but for what CountRejected and candidates
 // are charged all the same. It appends one decision per charge to dst[:0], in the order of the
 // charges, and returns the extended slice, so that a caller can reuse it; a nil

@@ -2,6 +2,7 @@ package ratelimit
 
 import (
 	"math"
+	"math/bits"
 	"time"
 )
 
@@ -9,32 +10,47 @@ import (
 // left, so that a raised quota or burst helps at once. The zero State is a
 // bucket that was never charged. Its meaning depends on the algorithm:
 //
-//	               token_bucket                      fixed_window
-//	Spent          1/Den units, at Time              units used in the window
-//	Den            the scale of Spent; 0 in a bucket  unused
-//	               that was never charged
-//	Time           when Spent was true               when the window ends
+//	        token_bucket,          fixed_window   sliding_window_    sliding_window_
+//	        leaky_bucket                          counter            log
+//	Spent   1/Den units, at Time   units used     units used in      units that count
+//	                               in the window  the window
+//	Den     the scale of Spent; 0  unused         units used in      unused
+//	        in a bucket never                     the one before
+//	        charged
+//	Time    when Spent was true    when the       when the window    when the newest
+//	                               window ends    began              unit was charged
+//	Log     nil                    nil            nil                the units' times
 //
-// Times are integer microseconds of the store's own clock; only differences
-// matter, so any epoch serves.
+// Times are integer microseconds of the store's own clock, since the Unix epoch
+// where a calendar or a sliding_window_counter is to follow that of other
+// stores; elsewhere only differences matter.
 type State struct {
 	Spent int64
 	Den   int64
 	Time  int64
+	Log   *Log
 }
 
 // Advance returns the state as it stands at now under policy p: refilled,
-// measured in p's scale and capped at p's burst (token_bucket), or emptied when
-// its window has ended (fixed_window). A clock that stood still or went back
-// refills nothing and ends no window.
+// measured in p's scale and capped at what p holds (token_bucket, leaky_bucket),
+// emptied when its window has ended (fixed_window), moved into the window of now
+// (sliding_window_counter), or without what has left the window
+// (sliding_window_log). A clock that stood still or went back refills nothing
+// and ends no window.
 //
 // The methods below take a state that Advance returned for the same now and the
-// same policy. None of them allocates.
+// same policy. Only charging a log allocates.
 func (p *Policy) Advance(s State, now int64) State {
-	if p.Algorithm == TokenBucket {
+	switch p.Algorithm {
+	case TokenBucket, LeakyBucket:
 		return p.advanceBucket(s, now)
+	case SlidingWindowLog:
+		return p.advanceLog(s, now)
+	case SlidingWindowCounter:
+		return p.advanceCounter(s, now)
+	default:
+		return advanceWindow(s, now)
 	}
-	return advanceWindow(s, now)
 }
 
 // Admit decides whether cost may be spent. It returns the state after the
@@ -44,39 +60,111 @@ func (p *Policy) Admit(s State, now, cost int64) (after State, allowed bool) {
 	if cost == 0 {
 		return s, true
 	}
-	if p.Algorithm == TokenBucket {
-		return p.admitBucket(s, cost)
+	if !p.fits(s, now, cost) {
+		return s, false
 	}
-	return p.admitWindow(s, now, cost)
+	switch p.Algorithm {
+	case TokenBucket, LeakyBucket:
+		s.Spent += cost * p.den
+	case SlidingWindowLog:
+		s = chargeLog(s, now, cost)
+	case SlidingWindowCounter:
+		s.Spent += cost
+	default:
+		s = p.chargeWindow(s, now, cost)
+	}
+	return s, true
+}
+
+// fits reports whether cost, above 0, may be spent.
+func (p *Policy) fits(s State, now, cost int64) bool {
+	switch p.Algorithm {
+	case TokenBucket, LeakyBucket:
+		return p.fitsBucket(s, cost)
+	case SlidingWindowCounter:
+		return p.fitsCounter(s, now, cost)
+	default:
+		return fitsWindow(s, p.Quota, cost)
+	}
+}
+
+// ChargeRejected returns the state after a request of cost, above 0, that was
+// not admitted and is charged all the same: up to what p grants, never beyond. A
+// quota of 0 charges nothing.
+func (p *Policy) ChargeRejected(s State, now, cost int64) State {
+	if p.Quota == 0 {
+		return s
+	}
+	switch p.Algorithm {
+	case TokenBucket, LeakyBucket:
+		return p.fillBucket(s, cost)
+	case SlidingWindowLog:
+		return p.fillLog(s, now, cost)
+	case SlidingWindowCounter:
+		return p.fillCounter(s, now, cost)
+	default:
+		return p.fillWindow(s, now, cost)
+	}
 }
 
 // Describe returns what could be spent at now, in units and never negative,
 // and how long it is until that grows by at least one; 0 if nothing is spent,
 // or if nothing ever refills.
 func (p *Policy) Describe(s State, now int64) (remaining int64, reset time.Duration) {
-	if p.Algorithm == TokenBucket {
+	switch p.Algorithm {
+	case TokenBucket, LeakyBucket:
 		return p.describeBucket(s, now)
+	case SlidingWindowLog:
+		return p.describeLog(s, now)
+	case SlidingWindowCounter:
+		return p.describeCounter(s, now)
+	default:
+		return p.describeWindow(s, now)
 	}
-	return p.describeWindow(s, now)
 }
 
 // RetryAfter returns how long from now it is until cost, which Admit has
 // denied, would be admitted if nobody else spends; [Never] if no wait helps.
 func (p *Policy) RetryAfter(s State, now, cost int64) time.Duration {
-	if p.Algorithm == TokenBucket {
-		return p.retryBucket(s, now, cost)
+	if p.Quota == 0 || cost > p.units {
+		return Never
 	}
-	return p.retryWindow(s, now, cost)
+	switch p.Algorithm {
+	case TokenBucket, LeakyBucket:
+		return p.waitBucket(s, now, cost)
+	case SlidingWindowLog:
+		return p.waitLog(s, now, cost)
+	case SlidingWindowCounter:
+		return p.waitCounter(s, now, cost)
+	default:
+		return waitWindow(s, now)
+	}
+}
+
+// Delay returns how long a request of cost has to wait for its drip of a leaky
+// bucket; s is the state before it is charged. It is 0 with every other
+// algorithm.
+func (p *Policy) Delay(s State, now, cost int64) time.Duration {
+	if p.Algorithm != LeakyBucket || cost == 0 || p.Quota == 0 {
+		return 0
+	}
+	return p.delayLeaky(s, now, cost)
 }
 
 // RunsOut returns the time from which the state says no more than the zero
 // State does, so that a store may forget it. For a bucket that never refills
 // it is the end of time.
 func (p *Policy) RunsOut(s State) int64 {
-	if p.Algorithm == TokenBucket {
+	switch p.Algorithm {
+	case TokenBucket, LeakyBucket:
 		return p.runsOutBucket(s)
+	case SlidingWindowLog:
+		return p.runsOutLog(s)
+	case SlidingWindowCounter:
+		return p.runsOutCounter(s)
+	default:
+		return s.Time
 	}
-	return s.Time
 }
 
 // micros converts microseconds to a Duration. Beyond the 292 years that a
@@ -86,4 +174,21 @@ func micros(us int64) time.Duration {
 		return math.MaxInt64
 	}
 	return time.Duration(us) * time.Microsecond
+}
+
+// mulDiv returns a*b/c rounded down, and whether that is exact, however large
+// a*b is. None is negative, and the quotient fits: a <= c or b <= c.
+func mulDiv(a, b, c int64) (quo int64, exact bool) {
+	hi, lo := bits.Mul64(uint64(a), uint64(b)) //nolint:gosec // see above
+	q, r := bits.Div64(hi, lo, uint64(c))      //nolint:gosec // see above
+	return int64(q), r == 0                    //nolint:gosec // see above
+}
+
+// mulDivUp is mulDiv, rounded up.
+func mulDivUp(a, b, c int64) int64 {
+	q, exact := mulDiv(a, b, c)
+	if !exact {
+		q++
+	}
+	return q
 }

@@ -7,7 +7,8 @@
 //
 // What it promises:
 //
-//   - All charges of one Take are decided in one atomic step, at one time.
+//   - All charges of one Take are decided in one atomic step, at one time, by
+//     [ratelimit.Decide].
 //   - It never waits for anything but its own short locks, and never fails but
 //     for a programming error in the charges.
 //   - It holds at most MaxKeys buckets. A bucket whose state has run out (it
@@ -15,7 +16,10 @@
 //     that still counts is never pushed out, whoever else comes. When all of
 //     them still count, new keys share one overflow bucket per policy, so that
 //     crowding the table buys nobody a fresh budget.
-//   - Time is a monotonic clock; a step of the wall clock changes nothing.
+//   - Time is a monotonic clock, set by the wall clock once, when the store is
+//     made; a step of the wall clock changes nothing. Calendar windows and those
+//     of a sliding_window_counter follow it, and [ratelimit.Charge.Windows] is
+//     not looked at.
 //
 // How it is used:
 //
@@ -68,7 +72,8 @@ const (
 // Options are the settings of a [Store]. The zero value is usable.
 type Options struct {
 	// MaxKeys is how many buckets are kept; 0 means DefaultMaxKeys. A bucket
-	// takes about 90 bytes beside its key.
+	// takes about 90 bytes beside its key, 30 more for a sliding_window_counter,
+	// and for a sliding_window_log up to 24 bytes more for each unit of its quota.
 	MaxKeys int
 	// Source is what the decisions say who decided; "" means
 	// [ratelimit.SourceMemory].
@@ -152,7 +157,7 @@ func (s *Store) Overflows() uint64 { return s.overflows.Load() }
 // charged then. The context is not looked at, since Take does not wait.
 //
 // It does not allocate for keys that are known, in lists of up to eight charges
-// and with room in dst.
+// and with room in dst, unless it charges a sliding_window_log.
 func (s *Store) Take(_ context.Context, charges []ratelimit.Charge, dst []ratelimit.Decision) ([]ratelimit.Decision, error) {
 	dst = dst[:0]
 	for i := range charges {
@@ -165,11 +170,12 @@ func (s *Store) Take(_ context.Context, charges []ratelimit.Charge, dst []rateli
 	}
 
 	var itemsBuf [inline]item
-	items := itemsBuf[:]
+	var slotsBuf [inline]ratelimit.Slot
+	items, slots := itemsBuf[:], slotsBuf[:]
 	if len(charges) > inline {
-		items = make([]item, len(charges))
+		items, slots = make([]item, len(charges)), make([]ratelimit.Slot, len(charges))
 	}
-	l := list{charges: charges, items: items[:len(charges)]}
+	l := list{charges: charges, items: items[:len(charges)], slots: slots[:len(charges)]}
 	s.identify(&l)
 
 	dst, overflowed := s.take(&l, dst)
@@ -191,15 +197,13 @@ func check(c *ratelimit.Charge) error {
 		return errors.New("it has no policy")
 	case c.Policy.Key() == "":
 		return errors.New("its policy was not made by NewPolicy")
-	case c.Policy.Algorithm > ratelimit.FixedWindow, c.Policy.Calendar != nil, c.Policy.CountRejected, c.Policy.Role != ratelimit.Enforce:
-		return fmt.Errorf("its policy %q is not supported yet", c.Policy.Name)
 	case c.Cost < 0:
 		return fmt.Errorf("cost: want 0 or more, got %d", c.Cost)
 	}
 	return nil
 }
 
-// take decides l and charges it if it is admitted. It returns how many charges
+// take decides l and charges what is to be charged. It returns how many charges
 // met an overflow bucket.
 func (s *Store) take(l *list, dst []ratelimit.Decision) (_ []ratelimit.Decision, overflowed int) {
 	// A new key needs a place in the table. Places are reserved before the
@@ -228,10 +232,8 @@ func (s *Store) take(l *list, dst []ratelimit.Decision) (_ []ratelimit.Decision,
 		s.overflow.mu.Lock()
 		s.overflow.find(l)
 	}
-	dst, admitted := l.decide(dst, s.source)
-	if admitted {
-		places -= s.commit(l)
-	}
+	dst = ratelimit.Decide(dst, s.source, l.now, l.charges, l.slots)
+	places -= s.commit(l)
 	if overflowed > 0 {
 		s.overflow.mu.Unlock()
 	}
@@ -249,10 +251,10 @@ func (s *Store) identify(l *list) {
 	for i := range l.charges {
 		c, it := &l.charges[i], &l.items[i]
 		it.hash = s.hash.sum(c.Partition, c.Policy)
-		it.first = i
+		l.slots[i].First = i
 		for j := range i {
 			if l.items[j].hash == it.hash && sameBucket(&l.charges[j], c) {
-				it.first = j
+				l.slots[i].First = j
 				break
 			}
 		}
@@ -286,24 +288,25 @@ func (s *Store) shard(hash uint64) *shard { return &s.shards[shardOf(hash)] }
 // to be charged.
 func (s *Store) find(l *list) (newKeys int) {
 	for i := range l.items {
-		it := &l.items[i]
-		if it.first != i {
-			if l.charges[i].Cost > 0 {
-				l.items[it.first].charged = true
+		it, c := &l.items[i], &l.charges[i]
+		if !l.isFirst(i) {
+			if c.Cost > 0 {
+				l.items[l.slots[i].First].charged = true
 			}
 			continue
 		}
-		it.charged = l.charges[i].Cost > 0
+		it.charged = c.Cost > 0
 		it.overflow = false
-		it.stored = ratelimit.State{}
 		sh := s.shard(it.hash)
-		it.entry = sh.lookup(it.hash, l.charges[i].Partition, l.charges[i].Policy)
+		it.entry = sh.lookup(it.hash, c.Partition, c.Policy)
 		if it.entry != none {
-			it.stored = sh.at(it.entry).state()
+			l.slots[i].State = sh.state(sh.at(it.entry))
+		} else {
+			l.slots[i].State = ratelimit.State{}
 		}
 	}
 	for i := range l.items {
-		if it := &l.items[i]; it.isNew(i) {
+		if l.isNew(i) {
 			newKeys++
 		}
 	}
@@ -315,8 +318,8 @@ func (s *Store) find(l *list) (newKeys int) {
 // have run out there, else from what the table has free.
 func (s *Store) reserve(l *list, want int) (got int) {
 	for i := range l.items {
-		if it := &l.items[i]; it.isNew(i) {
-			sh := s.shard(it.hash)
+		if l.isNew(i) {
+			sh := s.shard(l.items[i].hash)
 			n, _ := sh.sweep(l, sweepLooks, sweepWant)
 			got += n
 		}
@@ -364,11 +367,11 @@ func (s *Store) assign(l *list, places int) (overflowed int) {
 	for i := range l.items {
 		it := &l.items[i]
 		switch {
-		case it.first != i:
-			if l.items[it.first].overflow {
+		case !l.isFirst(i):
+			if l.items[l.slots[i].First].overflow {
 				overflowed++
 			}
-		case it.isNew(i):
+		case l.isNew(i):
 			if places > 0 {
 				places--
 			} else {
@@ -380,21 +383,22 @@ func (s *Store) assign(l *list, places int) (overflowed int) {
 	return overflowed
 }
 
-// commit writes the states that decide has found, and returns how many places
-// it used.
+// commit writes the states that have changed, and returns how many places it
+// used.
 func (s *Store) commit(l *list) (used int) {
 	for i := range l.items {
-		it := &l.items[i]
-		if it.first != i || !it.charged {
+		it, slot := &l.items[i], &l.slots[i]
+		if slot.First != i || slot.Charged == nil {
 			continue
 		}
 		switch {
 		case it.overflow:
-			s.overflow.set(it.policy, it.work, l.now)
+			s.overflow.set(slot.Charged, slot.State, l.now)
 		case it.entry != none:
-			s.shard(it.hash).at(it.entry).set(it.policy, it.work)
+			sh := s.shard(it.hash)
+			sh.set(sh.at(it.entry), slot.Charged, slot.State)
 		default:
-			s.shard(it.hash).insert(it.hash, l.charges[i].Partition, it.policy, it.work)
+			s.shard(it.hash).insert(it.hash, l.charges[i].Partition, slot.Charged, slot.State)
 			used++
 		}
 	}

@@ -475,7 +475,7 @@ func live(s *Store, now int64) (n int) {
 	for i := range s.shards {
 		sh := &s.shards[i]
 		for _, d := range sh.heap {
-			if e := sh.at(d.entry); e.policy.RunsOut(e.state()) > now {
+			if e := sh.at(d.entry); e.policy.RunsOut(sh.state(e)) > now {
 				n++
 			}
 		}

@@ -31,14 +31,13 @@ type bucket struct {
 // have the same key become one bucket. mu is held.
 func (o *overflow) find(l *list) {
 	for i := range l.items {
-		it := &l.items[i]
-		if it.first != i || !it.overflow {
+		if !l.isFirst(i) || !l.items[i].overflow {
 			continue
 		}
 		p := l.charges[i].Policy
-		it.stored = o.buckets[p.Key()].state
+		l.slots[i].State = o.buckets[p.Key()].state
 		for j := range i {
-			if l.items[j].first == j && l.items[j].overflow && sameKey(l.charges[j].Policy, p) {
+			if l.isFirst(j) && l.items[j].overflow && sameKey(l.charges[j].Policy, p) {
 				l.merge(i, j)
 				break
 			}

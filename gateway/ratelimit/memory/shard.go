@@ -21,17 +21,45 @@ const (
 type entry struct {
 	partition string
 	policy    *ratelimit.Policy
-	spent     int64 // see ratelimit.State, whose Den is policy.Den()
+	spent     int64 // see ratelimit.State, whose Den is policy.Den() without an annex
 	time      int64
 	next      uint32 // the next unused entry, if this one is unused
+	annex     uint32 // its number, or none
 }
 
-func (e *entry) state() ratelimit.State {
-	return ratelimit.State{Spent: e.spent, Den: e.policy.Den(), Time: e.time}
+// An annex is the rest of the state of a bucket whose algorithm has more of it
+// than an entry holds.
+type annex struct {
+	den  int64 // see ratelimit.State
+	log  *ratelimit.Log
+	next uint32 // the next unused annex, if this one is unused
 }
 
-func (e *entry) set(p *ratelimit.Policy, s ratelimit.State) {
+// hasAnnex reports whether the buckets of p have an annex. All policies of one
+// key agree, since the key names the algorithm.
+func hasAnnex(p *ratelimit.Policy) bool {
+	return p.Algorithm == ratelimit.SlidingWindowLog || p.Algorithm == ratelimit.SlidingWindowCounter
+}
+
+// state returns the state of an entry of sh.
+func (sh *shard) state(e *entry) ratelimit.State {
+	s := ratelimit.State{Spent: e.spent, Time: e.time}
+	if e.annex == none {
+		s.Den = e.policy.Den()
+	} else {
+		a := &sh.annexes[e.annex]
+		s.Den, s.Log = a.den, a.log
+	}
+	return s
+}
+
+// set writes the state of an entry of sh.
+func (sh *shard) set(e *entry, p *ratelimit.Policy, s ratelimit.State) {
 	e.policy, e.spent, e.time = p, s.Spent, s.Time
+	if e.annex != none {
+		a := &sh.annexes[e.annex]
+		a.den, a.log = s.Den, s.Log
+	}
 }
 
 // A shard is a part of the table with its own lock.
@@ -51,6 +79,9 @@ type shard struct {
 	free   uint32 // the first unused entry, or none
 	heap   []due
 
+	annexes   []annex
+	freeAnnex uint32 // the first unused annex, or none
+
 	// earliest is heap[0].at, or the end of time; it is written under mu and
 	// read without it by whoever needs a place.
 	earliest atomic.Int64
@@ -66,7 +97,7 @@ type due struct {
 
 func (sh *shard) init(h hasher) {
 	sh.hash = h
-	sh.free = none
+	sh.free, sh.freeAnnex = none, none
 	sh.earliest.Store(math.MaxInt64)
 }
 
@@ -105,10 +136,26 @@ func (sh *shard) insert(hash uint64, partition string, p *ratelimit.Policy, s ra
 
 	// A copy, since the caller's string may be part of a larger one.
 	e.partition = strings.Clone(partition)
-	e.set(p, s)
+	e.annex = none
+	if hasAnnex(p) {
+		e.annex = sh.newAnnex()
+	}
+	sh.set(e, p, s)
 	sh.index.add(tagOf(hash), i)
 	sh.push(due{at: p.RunsOut(s), entry: i})
 	sh.earliest.Store(sh.heap[0].at)
+}
+
+// newAnnex returns the number of an unused annex. There are no more of them than
+// entries.
+func (sh *shard) newAnnex() uint32 {
+	i := sh.freeAnnex
+	if i == none {
+		sh.annexes = append(sh.annexes, annex{})
+		return uint32(len(sh.annexes) - 1) //nolint:gosec // below 2^32, see maxKeys
+	}
+	sh.freeAnnex = sh.annexes[i].next
+	return i
 }
 
 // grow adds a chunk of unused entries.
@@ -131,7 +178,7 @@ func (sh *shard) sweep(l *list, looks, want int) (removed, looked int) {
 		looked++
 		i := sh.heap[0].entry
 		e := sh.at(i)
-		at := e.policy.RunsOut(e.state())
+		at := e.policy.RunsOut(sh.state(e))
 		if at <= l.now && l.uses(e) {
 			at = l.now + 1
 		}
@@ -157,6 +204,10 @@ func (sh *shard) sweep(l *list, looks, want int) (removed, looked int) {
 func (sh *shard) remove(i uint32) {
 	e := sh.at(i)
 	sh.index.remove(tagOf(sh.hash.sum(e.partition, e.policy)), i)
+	if e.annex != none {
+		sh.annexes[e.annex] = annex{next: sh.freeAnnex}
+		sh.freeAnnex = e.annex
+	}
 	*e = entry{next: sh.free}
 	sh.free = i
 }

@@ -1,0 +1,134 @@
+package ratelimit
+
+import "math"
+
+// A Slot is what a store knows of the bucket of one charge. The charges of a
+// list that have one bucket, which is the same Partition and the same
+// Policy.Key, refer to the first of them, whose Slot stands for all.
+type Slot struct {
+	// First is the index of the first charge of this bucket; its own if it is
+	// that. The other fields are the first one's only.
+	First int
+	// State is what is stored, and after [Decide] what is to be stored.
+	State State
+	// Charged is the policy that charged last: after [Decide] State is to be
+	// stored if it is not nil.
+	Charged *Policy
+
+	work  State // with the charges so far
+	taken int64 // by the allowed charges so far, in units
+}
+
+// Decide decides a list of charges at one time, now. It appends one decision per
+// charge to dst and leaves in slots what is to be stored. There is one slot for
+// each charge, and no charge has a negative cost.
+//
+// Every charge is decided by its policy, one after another, each as if those
+// before it that are allowed had been charged. The request is admitted if all
+// that are enforced are allowed; then all that are allowed are charged. If it is
+// not admitted, nothing is charged, with two exceptions:
+//
+//   - A candidate is charged if it allows, and all that are enforced allow but
+//     its live twin, the charge before it. So it counts what would have been
+//     admitted with its number in force.
+//   - A policy with CountRejected is charged up to what it grants, never beyond.
+//
+// A decision then describes its bucket as it stands after all, and RetryAfter is
+// how long it takes from there.
+func Decide(dst []Decision, source Source, now int64, charges []Charge, slots []Slot) []Decision {
+	base := len(dst)
+	begin(slots)
+	denied := 0 // of those that are enforced
+	for i := range charges {
+		c := &charges[i]
+		p, bucket := c.Policy, &slots[slots[i].First]
+		before := p.Advance(bucket.work, now)
+		after, allowed := p.Admit(before, now, c.Cost)
+
+		d := Decision{Policy: p, Allowed: allowed, Source: source}
+		switch {
+		case !allowed:
+			if p.Role == Enforce {
+				denied++
+			}
+			// Whoever comes back asks again for what earlier charges of this
+			// list wanted from the same bucket, so that has to be there as well.
+			d.RetryAfter = p.RetryAfter(p.Advance(bucket.State, now), now, addCost(bucket.taken, c.Cost))
+		case c.Cost > 0:
+			d.Delay = p.Delay(before, now, c.Cost)
+			bucket.work, bucket.Charged = after, p
+			bucket.taken += c.Cost
+		}
+		d.Remaining, d.Reset = p.Describe(after, now)
+		dst = append(dst, d)
+	}
+	if denied > 0 {
+		reject(dst[base:], now, charges, slots, denied)
+	}
+	for i := range slots {
+		if s := &slots[i]; s.First == i && s.Charged != nil {
+			s.State = s.work
+		}
+	}
+	return dst
+}
+
+// begin puts every bucket to what is stored.
+func begin(slots []Slot) {
+	for i := range slots {
+		if s := &slots[i]; s.First == i {
+			s.work, s.taken, s.Charged = s.State, 0, nil
+		}
+	}
+}
+
+// reject turns decisions of a list, of which so many that are enforced are
+// denied, into those of a request that is not admitted.
+func reject(ds []Decision, now int64, charges []Charge, slots []Slot, denied int) {
+	begin(slots)
+	for i := range charges {
+		c, d := &charges[i], &ds[i]
+		p, bucket := c.Policy, &slots[slots[i].First]
+		state := p.Advance(bucket.work, now)
+		switch {
+		case c.Cost == 0:
+		case p.Role == Candidate:
+			if d.Allowed && denied == deniedTwin(ds, charges, i) {
+				state, _ = p.Admit(state, now, c.Cost)
+				bucket.work, bucket.Charged = state, p
+			}
+		case p.CountRejected && p.Quota > 0:
+			state = p.ChargeRejected(state, now, c.Cost)
+			bucket.work, bucket.Charged = state, p
+			d.RetryAfter = 0
+			if again := addCost(bucket.taken, c.Cost); !p.fits(state, now, again) {
+				d.RetryAfter = p.RetryAfter(state, now, again)
+			}
+		}
+		if d.Allowed {
+			bucket.taken += c.Cost
+		}
+		d.Delay = 0
+		d.Remaining, d.Reset = p.Describe(state, now)
+	}
+}
+
+// deniedTwin returns 1 if the live twin of candidate i is enforced and denied,
+// else 0.
+func deniedTwin(ds []Decision, charges []Charge, i int) int {
+	if i == 0 || charges[i-1].Partition != charges[i].Partition {
+		return 0
+	}
+	if twin := &ds[i-1]; twin.Policy.Role == Enforce && !twin.Allowed {
+		return 1
+	}
+	return 0
+}
+
+// addCost adds two costs. What would overflow is more than any quota anyway.
+func addCost(a, b int64) int64 {
+	if b > math.MaxInt64-a {
+		return math.MaxInt64
+	}
+	return a + b
+}
