@@ -9,19 +9,22 @@ type Slot struct {
 	// First is the index of the first charge of this bucket; its own if it is
 	// that. The other fields are the first one's only.
 	First int
-	// State is what is stored, and after [Decide] what is to be stored.
+	// State is what is stored.
 	State State
-	// Charged is the policy that charged last: after [Decide] State is to be
-	// stored if it is not nil.
+	// After is what [Decide] wants stored, if Charged is not nil.
+	After State
+	// Charged is the policy that charged last, nil if none did.
 	Charged *Policy
 
-	work  State // with the charges so far
 	taken int64 // by the allowed charges so far, in units
 }
 
+// begin makes a slot, its bucket's first one, as it is before any charge.
+func (s *Slot) begin() { s.After, s.Charged, s.taken = s.State, nil, 0 }
+
 // Decide decides a list of charges at one time, now. It appends one decision per
 // charge to dst and leaves in slots what is to be stored. There is one slot for
-// each charge, and no charge has a negative cost.
+// each charge, with First and State, and no charge has a negative cost.
 //
 // Every charge is decided by its policy, one after another, each as if those
 // before it that are allowed had been charged. The request is admitted if all
@@ -37,12 +40,14 @@ type Slot struct {
 // how long it takes from there.
 func Decide(dst []Decision, source Source, now int64, charges []Charge, slots []Slot) []Decision {
 	base := len(dst)
-	begin(slots)
 	denied := 0 // of those that are enforced
 	for i := range charges {
 		c := &charges[i]
 		p, bucket := c.Policy, &slots[slots[i].First]
-		before := p.Advance(bucket.work, now)
+		if slots[i].First == i {
+			bucket.begin()
+		}
+		before := p.Advance(bucket.After, now)
 		after, allowed := p.Admit(before, now, c.Cost)
 
 		d := Decision{Policy: p, Allowed: allowed, Source: source}
@@ -53,53 +58,47 @@ func Decide(dst []Decision, source Source, now int64, charges []Charge, slots []
 			}
 			// Whoever comes back asks again for what earlier charges of this
 			// list wanted from the same bucket, so that has to be there as well.
-			d.RetryAfter = p.RetryAfter(p.Advance(bucket.State, now), now, addCost(bucket.taken, c.Cost))
+			from := before
+			if bucket.taken > 0 {
+				from = p.Advance(bucket.State, now)
+			}
+			d.RetryAfter = p.RetryAfter(from, now, addCost(bucket.taken, c.Cost))
 		case c.Cost > 0:
 			d.Delay = p.Delay(before, now, c.Cost)
-			bucket.work, bucket.Charged = after, p
+			bucket.After, bucket.Charged = after, p
 			bucket.taken += c.Cost
 		}
-		d.Remaining, d.Reset = p.Describe(after, now)
+		if denied == 0 { // else reject describes it
+			d.Remaining, d.Reset = p.Describe(after, now)
+		}
 		dst = append(dst, d)
 	}
 	if denied > 0 {
 		reject(dst[base:], now, charges, slots, denied)
 	}
-	for i := range slots {
-		if s := &slots[i]; s.First == i && s.Charged != nil {
-			s.State = s.work
-		}
-	}
 	return dst
-}
-
-// begin puts every bucket to what is stored.
-func begin(slots []Slot) {
-	for i := range slots {
-		if s := &slots[i]; s.First == i {
-			s.work, s.taken, s.Charged = s.State, 0, nil
-		}
-	}
 }
 
 // reject turns decisions of a list, of which so many that are enforced are
 // denied, into those of a request that is not admitted.
 func reject(ds []Decision, now int64, charges []Charge, slots []Slot, denied int) {
-	begin(slots)
 	for i := range charges {
 		c, d := &charges[i], &ds[i]
 		p, bucket := c.Policy, &slots[slots[i].First]
-		state := p.Advance(bucket.work, now)
+		if slots[i].First == i {
+			bucket.begin()
+		}
+		state := p.Advance(bucket.After, now)
 		switch {
 		case c.Cost == 0:
 		case p.Role == Candidate:
 			if d.Allowed && denied == deniedTwin(ds, charges, i) {
 				state, _ = p.Admit(state, now, c.Cost)
-				bucket.work, bucket.Charged = state, p
+				bucket.After, bucket.Charged = state, p
 			}
 		case p.CountRejected && p.Quota > 0:
 			state = p.ChargeRejected(state, now, c.Cost)
-			bucket.work, bucket.Charged = state, p
+			bucket.After, bucket.Charged = state, p
 			d.RetryAfter = 0
 			if again := addCost(bucket.taken, c.Cost); !p.fits(state, now, again) {
 				d.RetryAfter = p.RetryAfter(state, now, again)

@@ -60,20 +60,31 @@ func (p *Policy) Admit(s State, now, cost int64) (after State, allowed bool) {
 	if cost == 0 {
 		return s, true
 	}
-	if !p.fits(s, now, cost) {
-		return s, false
-	}
+	// The checks are those of fits; here they are made where they are inlined.
 	switch p.Algorithm {
 	case TokenBucket, LeakyBucket:
+		if !p.fitsBucket(s, cost) {
+			return s, false
+		}
 		s.Spent += cost * p.den
+		return s, true
 	case SlidingWindowLog:
-		s = chargeLog(s, now, cost)
+		if !fitsWindow(s, p.Quota, cost) {
+			return s, false
+		}
+		return chargeLog(s, now, cost), true
 	case SlidingWindowCounter:
+		if !p.fitsCounter(s, now, cost) {
+			return s, false
+		}
 		s.Spent += cost
+		return s, true
 	default:
-		s = p.chargeWindow(s, now, cost)
+		if !fitsWindow(s, p.Quota, cost) {
+			return s, false
+		}
+		return p.chargeWindow(s, now, cost), true
 	}
-	return s, true
 }
 
 // fits reports whether cost, above 0, may be spent.

@@ -57,8 +57,9 @@ const (
 	shardBits = 6
 
 	// inline is the length up to which a list of charges is decided without
-	// allocating. Requests have one to six limits.
-	inline = 8
+	// allocating. Most requests have few limits, for which it is worth it not to
+	// clear the memory of more.
+	few, inline = 3, 8
 
 	// An insertion looks at up to sweepLooks entries of its shard that may have
 	// run out and removes up to sweepWant of them: two out for one in, so that
@@ -169,16 +170,19 @@ func (s *Store) Take(_ context.Context, charges []ratelimit.Charge, dst []rateli
 		return dst, nil
 	}
 
-	var itemsBuf [inline]item
-	var slotsBuf [inline]ratelimit.Slot
-	items, slots := itemsBuf[:], slotsBuf[:]
-	if len(charges) > inline {
-		items, slots = make([]item, len(charges)), make([]ratelimit.Slot, len(charges))
+	var overflowed int
+	switch n := len(charges); {
+	case n <= few:
+		var items [few]item
+		var slots [few]ratelimit.Slot
+		dst, overflowed = s.take(&list{charges: charges, items: items[:n], slots: slots[:n]}, dst)
+	case n <= inline:
+		var items [inline]item
+		var slots [inline]ratelimit.Slot
+		dst, overflowed = s.take(&list{charges: charges, items: items[:n], slots: slots[:n]}, dst)
+	default:
+		dst, overflowed = s.take(&list{charges: charges, items: make([]item, n), slots: make([]ratelimit.Slot, n)}, dst)
 	}
-	l := list{charges: charges, items: items[:len(charges)], slots: slots[:len(charges)]}
-	s.identify(&l)
-
-	dst, overflowed := s.take(&l, dst)
 
 	if overflowed > 0 {
 		s.overflows.Add(uint64(overflowed))
@@ -206,6 +210,8 @@ func check(c *ratelimit.Charge) error {
 // take decides l and charges what is to be charged. It returns how many charges
 // met an overflow bucket.
 func (s *Store) take(l *list, dst []ratelimit.Decision) (_ []ratelimit.Decision, overflowed int) {
+	s.identify(l)
+
 	// A new key needs a place in the table. Places are reserved before the
 	// verdict, because a key without one is decided on the overflow bucket.
 	places := 0
@@ -393,12 +399,12 @@ func (s *Store) commit(l *list) (used int) {
 		}
 		switch {
 		case it.overflow:
-			s.overflow.set(slot.Charged, slot.State, l.now)
+			s.overflow.set(slot.Charged, slot.After, l.now)
 		case it.entry != none:
 			sh := s.shard(it.hash)
-			sh.set(sh.at(it.entry), slot.Charged, slot.State)
+			sh.set(sh.at(it.entry), slot.Charged, slot.After)
 		default:
-			s.shard(it.hash).insert(it.hash, l.charges[i].Partition, slot.Charged, slot.State)
+			s.shard(it.hash).insert(it.hash, l.charges[i].Partition, slot.Charged, slot.After)
 			used++
 		}
 	}

@@ -418,7 +418,8 @@ func TestSmallTableAnswersAsAnEndlessOneUnlessItSaysSo(t *testing.T) {
 			policies = append(policies, p)
 		}
 		for range rapid.IntRange(1, 100).Draw(t, "takes") {
-			c.pass(time.Duration(rapid.SampledFrom([]int{0, 1, 333_333, 666_667, 3_000_000}).Draw(t, "µs")) * time.Microsecond)
+			passed := time.Duration(rapid.SampledFrom([]int{0, 1, 333_333, 666_667, 3_000_000}).Draw(t, "µs")) * time.Microsecond
+			c.pass(passed)
 			var charges []ratelimit.Charge
 			for range rapid.IntRange(1, 3).Draw(t, "charges") {
 				charges = append(charges, ratelimit.Charge{
@@ -437,7 +438,9 @@ func TestSmallTableAnswersAsAnEndlessOneUnlessItSaysSo(t *testing.T) {
 				t.Fatalf("%d keys, says %d, of %d", count(small), small.Len(), maxKeys)
 			}
 			if small.Overflows() > before {
-				if live+len(charges) <= maxKeys {
+				// An entry that has run out, and that an earlier list asked about
+				// in the same µs, is not looked at again until the next.
+				if passed > 0 && live+len(charges) <= maxKeys {
 					t.Fatalf("overflow with %d of %d live", live, maxKeys)
 				}
 				// From here on the two have been told different things.
