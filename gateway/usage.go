@@ -36,13 +36,12 @@ type usageLimit struct {
 	Route     string   `json:"route,omitempty"` // of a limit that counts each route, or that a route names
 	Per       []string `json:"per"`
 	Algorithm string   `json:"algorithm"`
-	Quota     int64    `json:"quota"`            // units per window
-	Window    int64    `json:"window_s"`         // nominal for a month
-	Capacity  int64    `json:"capacity"`         // what could be spent at once: the burst, the queue, else the quota
-	Used      int64    `json:"used"`             // of the capacity
-	Remaining int64    `json:"remaining"`        // what could be spent now
-	Reset     *int64   `json:"reset_s"`          // seconds until more remains, rounded up; null when nothing is spent
-	Shadow    bool     `json:"shadow,omitempty"` // decided, never denied
+	Quota     int64    `json:"quota"`     // units per window
+	Window    int64    `json:"window_s"`  // nominal for a month
+	Capacity  int64    `json:"capacity"`  // what could be spent at once: the burst, the queue, else the quota
+	Used      int64    `json:"used"`      // of the capacity
+	Remaining int64    `json:"remaining"` // what could be spent now
+	Reset     *int64   `json:"reset_s"`   // seconds until more remains, rounded up; null when nothing is spent
 }
 
 // makeUsageRoute is the route at usage_path: whoever may call any route with
@@ -65,37 +64,46 @@ func makeUsageRoute(cfg *config.Config, s *snapshot, storeFor stores) *route {
 func (s *snapshot) answerUsage(x *exchange, r *http.Request) *httperr.Error {
 	out := usage{User: x.User, Tenant: x.Tenant, Plan: x.Plan, Limits: []usageLimit{}}
 	var cs []ratelimit.Charge
-	look := func(route string, l *limit) {
+	look := func(rt *route, l *limit) {
+		if !callersOwn(l) {
+			return
+		}
 		if len(out.Limits) == maxUsage {
 			out.More++
 			return
 		}
 		as := x.Request
-		as.Route = route
+		told := usageLimit{Name: l.policy.Name, Per: names(l.per)}
+		if rt != nil {
+			as.Route, told.Route = rt.name, rt.name
+			if rt.auth == config.AuthNone { // nobody is known there
+				as.User, as.Tenant, as.KeyID = "", "", ""
+			}
+		}
 		who := caller(&as)
 		part := who
 		if !l.byCaller {
 			part = partition(l.per, r, &as)
 		}
-		first := len(cs)
+		own := len(cs) + 1
 		cs = appendCharge(cs, &as, l, ratelimit.Charge{Partition: part, Caller: who})
-		cs = cs[:first+1] // a candidate is the operator's trial, not the caller's limit
-		out.Limits = append(out.Limits, usageLimit{Name: l.policy.Name, Route: route, Per: names(l.per)})
+		cs = cs[:own] // a candidate is the operator's trial, not the caller's limit
+		out.Limits = append(out.Limits, told)
 	}
-	if x.plan != nil {
-		for _, l := range x.plan.limits {
-			if !perRoute(l) {
-				look("", l)
-				continue
-			}
-			for _, rt := range s.limited {
-				look(rt.name, l)
+	for _, l := range x.planLimits() {
+		if !perRoute(l) {
+			look(nil, l)
+			continue
+		}
+		for _, rt := range s.limited {
+			if rt.auth != config.AuthNone || x.AuthMethod == "" {
+				look(rt, l)
 			}
 		}
 	}
 	for _, rt := range s.limited {
 		for _, l := range rt.limits {
-			look(rt.name, l)
+			look(rt, l)
 		}
 	}
 	ds, err := s.lookAt(x, cs)
@@ -142,11 +150,34 @@ func (u *usageLimit) tell(d ratelimit.Decision) {
 	u.Algorithm, u.Quota, u.Window, u.Capacity = p.Algorithm.String(), p.Quota, int64(p.Window/time.Second), p.Capacity()
 	u.Remaining = d.Remaining
 	u.Used = max(0, u.Capacity-d.Remaining)
-	u.Shadow = p.Role == ratelimit.Shadow
 	if d.Reset > 0 {
 		t := ratelimit.Seconds(d.Reset)
 		u.Reset = &t
 	}
+}
+
+// planLimits are the limits of the caller's plan, if it has one.
+func (x *exchange) planLimits() []*limit {
+	if x.plan == nil {
+		return nil
+	}
+	return x.plan.limits
+}
+
+// callersOwn reports whether a limit is enforced and counts this caller alone.
+// A tenant's or a global bucket would tell what others have used.
+func callersOwn(l *limit) bool {
+	if l.policy.Role != ratelimit.Enforce {
+		return false
+	}
+	for _, d := range l.per {
+		switch d.Kind {
+		case config.PerUser, config.PerAPIKey, config.PerIP, config.PerHeader:
+			return true
+		case config.PerTenant, config.PerRoute, config.PerGlobal:
+		}
+	}
+	return false
 }
 
 func perRoute(l *limit) bool {
