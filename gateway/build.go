@@ -97,6 +97,7 @@ func build(cfg *config.Config, gw *Gateway, up map[string]*pooled, storeFor stor
 		if s.auth != nil && c.Auth != config.AuthNone && !c.ForwardCredentials {
 			rt.forward.Strip = s.auth.Strip
 		}
+		rt.forward.ClientField = cfg.ClientIP.Header
 		for _, l := range c.Limits {
 			rt.limits = append(rt.limits, named[l.Name])
 		}
@@ -351,8 +352,6 @@ func addLimit(l *telemetry.Labels, route, plan string, c *config.Limit) {
 
 // reachable reports whether a caller on plan p can come to route rt.
 func reachable(cfg *config.Config, rt *config.Route, p *config.Plan) bool {
-	if rt.Auth == config.AuthNone {
-		return p.Name == cfg.AnonymousPlan
-	}
-	return rt.Auth == config.AuthOptional || p.Name != cfg.AnonymousPlan || p.Name == cfg.DefaultPlan
+	// A credential may name any plan, that of strangers too.
+	return rt.Auth != config.AuthNone || p.Name == cfg.AnonymousPlan
 }

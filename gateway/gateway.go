@@ -72,10 +72,11 @@ type Gateway struct {
 	topDenied   *topk.Sketch
 	certificate atomic.Pointer[tls.Certificate] // nil without listen.https
 
-	adminHandler atomic.Pointer[http.Handler]
+	adminHandler  atomic.Pointer[http.Handler]
+	adminLoopback bool // of the address it is bound to, whatever a reload says
 
 	draining atomic.Bool
-	upgraded atomic.Int64  // WebSockets open; the servers do not know them
+	flights  atomic.Int64  // requests in flight, WebSockets too, which servers do not know
 	leaving  chan struct{} // closed when the listeners close
 	leaveBy  time.Time     // when what is in flight is cut; read after leaving is closed
 	stopped  chan struct{} // closed when nothing is in flight any more
@@ -88,8 +89,9 @@ type Gateway struct {
 	mu        sync.Mutex // protects the following fields: one reload at a time
 	upstreams map[string]*pooled
 	shared    *shared
-	watched   []config.File // the files of the last attempt, good or bad
-	lastError string        // of the last attempt to load; empty after a good one
+	bound     *config.Config // the first one: what only a restart changes is as it says
+	watched   []config.File  // the files of the last attempt, good or bad
+	lastError string         // of the last attempt to load; empty after a good one
 	failedAt  time.Time
 	closing   sync.WaitGroup // stores of older configurations being closed
 }

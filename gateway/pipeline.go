@@ -82,10 +82,11 @@ func (s *snapshot) walk(x *exchange, r *http.Request) *httperr.Error {
 }
 
 func (s *snapshot) begin(w http.ResponseWriter, r *http.Request) *exchange {
+	s.gw.flights.Add(1)
 	x := &exchange{}
 	x.Arrived = time.Now()
 	x.deciding = decisionContext{Context: r.Context(), x: x}
-	x.response = response{ResponseWriter: w, fields: s.cfg.ClientHeaders, upgraded: &s.gw.upgraded}
+	x.response = response{ResponseWriter: w, fields: s.cfg.ClientHeaders, leaving: s.gw.draining.Load() && r.ProtoMajor == 1}
 	return x
 }
 
@@ -356,9 +357,7 @@ func (s *snapshot) end(x *exchange, r *http.Request, panicked any) {
 	x.Bytes = x.response.bytes
 	x.flight.Done()
 	s.gw.telemetry.Request(r, &x.Request)
-	if x.response.hijacked {
-		s.gw.upgraded.Add(-1)
-	}
+	s.gw.flights.Add(-1)
 	if panicked != nil {
 		panic(panicked)
 	}

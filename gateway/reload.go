@@ -55,8 +55,8 @@ func (g *Gateway) reloadLocked() error {
 		changes = []string{"nothing that matters changed"}
 	}
 	g.log.Info("the new configuration is in force", "hash", cfg.Hash, "changes", changes)
-	fixed := config.NeedsRestart(old.cfg, cfg)
-	if old.cfg.Store.MemoryMaxKeys != cfg.Store.MemoryMaxKeys {
+	fixed := config.NeedsRestart(g.bound, cfg)
+	if g.bound.Store.MemoryMaxKeys != cfg.Store.MemoryMaxKeys {
 		fixed = append(fixed, "store.memory.max_keys") // the tables keep what they count
 	}
 	if len(fixed) > 0 {
@@ -68,6 +68,7 @@ func (g *Gateway) reloadLocked() error {
 func (g *Gateway) apply(cfg *config.Config) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.bound, g.adminLoopback = cfg, isLoopback(cfg.Listen.Admin)
 	return g.applyLocked(cfg)
 }
 
@@ -185,7 +186,7 @@ const (
 	settle = 100 * time.Millisecond
 	// pollEvery is the net under the notifications, which some file systems do
 	// not send at all.
-	pollEvery = 2 * time.Second
+	pollEvery = 500 * time.Millisecond
 )
 
 // watch reloads when a file of the configuration changes, until ctx ends. It
@@ -200,15 +201,20 @@ func (g *Gateway) watch(ctx context.Context) {
 	} else {
 		defer watcher.Close() //nolint:errcheck // nothing is lost with it
 	}
-	watched := map[string]bool{}
+	// follow watches the directories of today. It adds them all each time: one
+	// that was replaced by another of its name has lost its watch.
 	follow := func() {
 		if watcher.Events == nil {
 			return
 		}
-		for dir := range g.directories() {
-			if !watched[dir] && watcher.Add(dir) == nil {
-				watched[dir] = true
+		dirs := g.directories()
+		for _, dir := range watcher.WatchList() {
+			if !dirs[dir] {
+				_ = watcher.Remove(dir) // it may have gone by itself
 			}
+		}
+		for dir := range dirs {
+			_ = watcher.Add(dir) // what cannot be watched is looked at
 		}
 	}
 	follow()
@@ -255,13 +261,15 @@ func changed(f config.File) bool {
 	return sum != f.SHA256
 }
 
-// directories are those of all files, and of what they are symlinks to.
+// directories are those of all files, those they are found through by symlinks,
+// and those above these, in which a whole directory can be swapped for another.
 func (g *Gateway) directories() map[string]bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	dirs := map[string]bool{}
 	for _, f := range g.watched {
-		dirs[filepath.Dir(f.Path)] = true
+		dir := filepath.Dir(f.Path)
+		dirs[dir], dirs[filepath.Dir(dir)] = true, true
 		if real, err := filepath.EvalSymlinks(f.Path); err == nil {
 			dirs[filepath.Dir(real)] = true
 		}

@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"sync/atomic"
 
 	"bouncer/gateway/config"
 	"bouncer/gateway/ratelimit"
@@ -23,8 +22,7 @@ type response struct {
 	bytes     int64
 	decisions []ratelimit.Decision // what the fields tell; empty: nothing
 	fields    config.ClientHeaders
-	upgraded  *atomic.Int64 // counts connections that were handed over; nil: nobody asks
-	hijacked  bool
+	leaving   bool // the gateway is being stopped
 }
 
 // Unwrap is for http.ResponseController.
@@ -51,18 +49,8 @@ func (w *response) Write(b []byte) (int, error) {
 
 // Hijack hands the connection over after an upgrade (101). The head is written
 // by whoever hijacks, from Header, so the fields are put there now.
-//
-// From here on the server does not know the connection any more, so it is
-// counted before; whoever made the response counts it out again at its end.
 func (w *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	if w.upgraded != nil {
-		w.upgraded.Add(1)
-	}
 	conn, brw, err := http.NewResponseController(w.ResponseWriter).Hijack()
-	w.hijacked = err == nil
-	if err != nil && w.upgraded != nil {
-		w.upgraded.Add(-1)
-	}
 	if err == nil && w.status == 0 {
 		w.status = http.StatusSwitchingProtocols
 		w.finishHeader(w.status)
@@ -73,8 +61,9 @@ func (w *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 // finishHeader adds what the gateway itself tells the client.
 func (w *response) finishHeader(status int) {
 	h := w.Header()
-	if h["X-Request-Id"] == nil {
-		h["X-Request-Id"] = []string{w.id}
+	h["X-Request-Id"] = []string{w.id} // the one the log has, whatever the upstream calls it
+	if w.leaving {
+		h["Connection"] = []string{"close"} // go elsewhere next time; HTTP/2 is told by GOAWAY
 	}
 	if len(w.decisions) > 0 && !redirect(status) {
 		setLimitFields(h, w.decisions, w.fields)
@@ -113,12 +102,70 @@ func setLimitFields(h http.Header, ds []ratelimit.Decision, f config.ClientHeade
 }
 
 // setList sets a list field under the spelling its specification uses, after
-// the members an upstream sent under the canonical one.
+// the members an upstream sent under the canonical one. An upstream's field
+// that is no list of named items (empty, or the syntax of an older draft) is
+// left out, since it would make the whole field unreadable.
 func setList(h http.Header, canonical, spelling string, ours []byte) {
 	value := string(ours)
 	if theirs := h[canonical]; len(theirs) > 0 {
-		value = strings.Join(theirs, ", ") + ", " + value
+		if joined := strings.Join(theirs, ", "); namedItems(joined) {
+			value = joined + ", " + value
+		}
 		delete(h, canonical)
 	}
 	h[spelling] = []string{value}
+}
+
+// namedItems reports whether v is a list of strings with parameters (RFC 9651
+// section 3.1), as the RateLimit fields are: "a";q=1, "b";r=2;pk=:AA==:. It
+// checks the form, not what the parameters mean.
+func namedItems(v string) bool {
+	for {
+		v = strings.TrimLeft(v, " \t")
+		if v == "" || v[0] != '"' {
+			return false
+		}
+		n, ok := quoted(v)
+		if !ok {
+			return false
+		}
+		v = v[n:]
+		for v != "" && v[0] != ',' {
+			switch c := v[0]; {
+			case c == '"':
+				if n, ok = quoted(v); !ok {
+					return false
+				}
+				v = v[n:]
+				continue
+			case c == ' ', c == '\t', 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9',
+				strings.IndexByte(";=-_.*:/+?%@", c) >= 0:
+			default:
+				return false
+			}
+			v = v[1:]
+		}
+		if v == "" {
+			return true
+		}
+		v = v[1:]
+	}
+}
+
+// quoted returns how long the string is that v begins with.
+func quoted(v string) (n int, ok bool) {
+	for i := 1; i < len(v); i++ {
+		switch c := v[i]; {
+		case c == '"':
+			return i + 1, true
+		case c == '\\':
+			i++
+			if i == len(v) || (v[i] != '"' && v[i] != '\\') {
+				return 0, false
+			}
+		case c < 0x20 || c > 0x7e:
+			return 0, false
+		}
+	}
+	return 0, false
 }

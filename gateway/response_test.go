@@ -114,6 +114,33 @@ func TestTheUpstreamsOwnLimitFields(t *testing.T) {
 	}
 }
 
+// What cannot be read as a list of named items is left out: it would make ours
+// unreadable too.
+func TestAnUpstreamsUnreadableLimitFieldsAreLeftOut(t *testing.T) {
+	for theirs, kept := range map[string]bool{
+		"":                                    false,
+		" ":                                   false,
+		"limit=100, remaining=5":              false,
+		"100, 100;w=10":                       false,
+		`"open`:                               false,
+		`"a";r=1,`:                            false,
+		`"a", , "b"`:                          false,
+		"\"a\x01\";r=1":                       false,
+		`"a";r=1`:                             true,
+		`"a b\"c";q=1;pk=:YQ==:;x="y,z", "d"`: true,
+		`"a" ;  r=1`:                          true,
+	} {
+		h := answerWith(twoDecisions(t), config.ClientHeaders{IETF: "draft-11"}, 200, http.Header{"Ratelimit": {theirs}})
+		want := `"per-minute";r=19;t=1, "per-day";r=81;t=40211`
+		if kept {
+			want = theirs + ", " + want
+		}
+		if got := h["RateLimit"]; len(got) != 1 || got[0] != want { //nolint:staticcheck // the spelling is what is tested
+			t.Errorf("%q: %q, want %q", theirs, got, want)
+		}
+	}
+}
+
 func TestAResponseCountsWhatWasSent(t *testing.T) {
 	srv := httptest.NewServer(http.HandlerFunc(func(inner http.ResponseWriter, _ *http.Request) {
 		w := &response{ResponseWriter: inner, id: "id-1"}

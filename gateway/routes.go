@@ -54,11 +54,12 @@ type router struct {
 // methods and would answer 405 for PROPFIND on a route that takes them all.
 type pathTree struct {
 	mux     *chi.Mux
-	pattern map[string][]*route
+	pattern map[string][]*route // by the pattern that chi knows
+	shapes  map[string]string   // that pattern, by its shape
 }
 
 func newPathTree() *pathTree {
-	return &pathTree{mux: chi.NewMux(), pattern: map[string][]*route{}}
+	return &pathTree{mux: chi.NewMux(), pattern: map[string][]*route{}, shapes: map[string]string{}}
 }
 
 // add reports a pattern that chi refuses. chi panics on one, because its
@@ -69,11 +70,45 @@ func (t *pathTree) add(pattern string, rt *route) (err error) {
 			err = fmt.Errorf("not a usable pattern: %v", p)
 		}
 	}()
-	if _, ok := t.pattern[pattern]; !ok {
+	// chi keeps one pattern for a path, whatever its parameters are called:
+	// /users/{id} and /users/{name} are the same place in its tree.
+	same := shape(pattern)
+	if first, ok := t.shapes[same]; ok {
+		pattern = first
+	} else {
 		t.mux.Get(pattern, func(http.ResponseWriter, *http.Request) {})
+		t.shapes[same] = pattern
 	}
 	t.pattern[pattern] = append(t.pattern[pattern], rt)
 	return nil
+}
+
+// shape is a pattern without the names of its parameters. Their regular
+// expressions count; braces inside of one are balanced, or chi refuses it.
+func shape(pattern string) string {
+	var b strings.Builder
+	depth, naming := 0, false
+	for i := range len(pattern) {
+		c := pattern[i]
+		switch c {
+		case '{':
+			depth++
+			if depth == 1 {
+				naming = true
+				b.WriteByte(c)
+				continue
+			}
+		case '}':
+			depth--
+			naming = naming && depth > 0
+		case ':':
+			naming = false
+		}
+		if !naming {
+			b.WriteByte(c)
+		}
+	}
+	return b.String()
 }
 
 var chiContexts = sync.Pool{New: func() any { return chi.NewRouteContext() }}
@@ -108,6 +143,9 @@ func (rs *router) add(host, pattern string, rt *route) error {
 
 // match returns the request's route, or the answer if there is none.
 func (rs *router) match(r *http.Request) (*route, *httperr.Error) {
+	if r.Method == http.MethodConnect { // its target is no path
+		return nil, proxy.Refuse(r)
+	}
 	path, ok := matchPath(r)
 	if !ok {
 		return nil, &httperr.Error{

@@ -33,6 +33,8 @@ var routeTable = []struct {
 	{"export", "", "/api/export/*", []string{"GET", "DELETE"}},
 	{"v1", "", "/v1", nil},
 	{"v10", "", "/v10/*", nil},
+	{"user", "", "/users/{id}", []string{"GET"}},
+	{"new-user", "", "/users/{name}", []string{"POST"}},
 	{"hosted", "api.example.test", "/api/weather", []string{"GET"}},
 	{"hosted-only", "api.example.test", "/only", nil},
 }
@@ -72,6 +74,9 @@ func TestTheMostSpecificRouteWinsWhateverTheOrder(t *testing.T) {
 		{"GET", "//api/export/1", "x", "export"},
 		{"GET", "/%61pi/weather", "x", "weather"},
 
+		{"GET", "/users/5", "x", "user"},
+		{"POST", "/users/5", "x", "new-user"},
+		{"PUT", "/users/5", "x", "405 GET, HEAD, POST"},
 		{"PUT", "/api/weather", "x", "405 GET, HEAD, POST"},
 		{"POST", "/api/export/1", "x", "405 DELETE, GET, HEAD"},
 		{"POST", "/api/weather", "api.example.test", "405 GET, HEAD"},

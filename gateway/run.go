@@ -14,9 +14,7 @@ import (
 	"syscall"
 	"time"
 
-	"bouncer/gateway/admin"
 	"bouncer/gateway/config"
-	"bouncer/gateway/topk"
 )
 
 // Bounds on what a connection may cost before there is a request.
@@ -26,13 +24,7 @@ const (
 	maxHeaderBytes    = 64 << 10
 )
 
-const (
-	// drainPoll is how often draining looks whether the last WebSocket is gone.
-	drainPoll = 10 * time.Millisecond
-	// cutGrace is how long requests that were cut get to clear up: to hang up on
-	// their upstreams and to be logged.
-	cutGrace = time.Second
-)
+const ()
 
 // A door is one listener and the server behind it.
 type door struct {
@@ -214,126 +206,4 @@ func (g *Gateway) announce(cfg *config.Config, public, private []*door) {
 		g.log.Warn("limits are counted in the memory of this process: a restart forgets them, and other instances do not share them; set store.redis for that")
 	}
 	g.log.Info("serving", "version", g.options.Version, "configuration", cfg.Summary(), "hash", cfg.Hash, "store", sourceOf(cfg))
-}
-
-// drain ends the public listeners in good order. What shutdown_timeout does not
-// suffice for is cut.
-func (g *Gateway) drain(ctx context.Context, public []*door, cut context.CancelFunc) {
-	cfg := g.current.Load().cfg
-	g.draining.Store(true)
-	g.log.Info("shutting down", "drain_delay", cfg.DrainDelay.String(), "shutdown_timeout", cfg.ShutdownTimeout.String())
-	for _, d := range public {
-		// Balancers learn from readiness; clients that keep a connection learn
-		// from Connection: close on their next answer.
-		d.server.SetKeepAlivesEnabled(false)
-	}
-	if cfg.DrainDelay > 0 {
-		time.Sleep(cfg.DrainDelay)
-	}
-	inTime, cancel := context.WithTimeout(ctx, cfg.ShutdownTimeout)
-	defer cancel()
-	g.leaveBy = time.Now().Add(cfg.ShutdownTimeout)
-	close(g.leaving)
-	var ending sync.WaitGroup
-	for _, d := range public {
-		ending.Go(func() {
-			if err := d.server.Shutdown(inTime); err != nil {
-				g.log.Warn("requests were still in flight after shutdown_timeout and are cut", "listener", d.name)
-				_ = d.server.Close()
-			}
-		})
-	}
-	ending.Wait()
-	if !g.socketsEnd(inTime) {
-		g.log.Warn("WebSockets were still open after shutdown_timeout and are cut", "open", g.upgraded.Load())
-		cut()
-		cleared, cancel := context.WithTimeout(ctx, cutGrace)
-		defer cancel()
-		g.socketsEnd(cleared)
-	}
-}
-
-// socketsEnd waits until no WebSocket is open; false means that ctx ended first.
-func (g *Gateway) socketsEnd(ctx context.Context) bool {
-	poll := time.NewTicker(drainPoll)
-	defer poll.Stop()
-	for g.upgraded.Load() > 0 {
-		select {
-		case <-ctx.Done():
-			return false
-		case <-poll.C:
-		}
-	}
-	return true
-}
-
-// admin is the handler of the second listener; a reload that changes the token
-// makes a new one.
-func (g *Gateway) admin(cfg *config.Config) *http.Handler {
-	h := admin.New(admin.Options{
-		Metrics:   g.telemetry.Handler(),
-		Ready:     g.readiness,
-		Reload:    g.Reload,
-		Info:      g.status,
-		TopDenied: func(k int) []topk.Entry { return g.topDenied.Top(k) },
-		Token:     cfg.Admin.Token,
-		Loopback:  isLoopback(cfg.Listen.Admin),
-		Logger:    g.log,
-	})
-	return &h
-}
-
-// isLoopback reports whether only this machine can reach address.
-func isLoopback(address string) bool {
-	if strings.HasPrefix(address, "unix:") {
-		return true
-	}
-	host, _, err := net.SplitHostPort(address)
-	if err != nil {
-		return false
-	}
-	ip := net.ParseIP(host)
-	return host == "localhost" || (ip != nil && ip.IsLoopback())
-}
-
-func (g *Gateway) readiness() admin.Readiness {
-	if g.draining.Load() {
-		return admin.Readiness{Reason: "shutting down"}
-	}
-	r := admin.Readiness{Ready: true}
-	if f := g.fallback(); f.Active {
-		r.Degraded = []admin.Degraded{{
-			Part: "store", Since: f.Since,
-			Effect: "limits are not shared; each route does what its on_store_failure says",
-		}}
-	}
-	return r
-}
-
-func (g *Gateway) fallback() admin.Fallback {
-	s := g.current.Load()
-	f := admin.Fallback{Store: sourceOf(s.cfg), Modes: labels(s.cfg).Modes}
-	g.mu.Lock()
-	sh := g.shared
-	g.mu.Unlock()
-	if sh.fallback != nil {
-		state := sh.fallback.State()
-		f.Active, f.Since = state.Open, state.Since
-	}
-	return f
-}
-
-func (g *Gateway) status() admin.Status {
-	s := g.current.Load()
-	st := admin.Status{
-		Version: g.options.Version, StartedAt: g.started,
-		ConfigHash: s.cfg.Hash, ConfigLoadedAt: s.loaded,
-		Fallback: g.fallback(), Instances: 1,
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.lastError != "" {
-		st.RejectedReload = &admin.RejectedReload{At: g.failedAt, Mistakes: strings.Split(g.lastError, "\n")}
-	}
-	return st
 }

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -21,6 +22,7 @@ import (
 // process. It lives over reloads that do not change it.
 type shared struct {
 	cfg      *config.Redis      // nil: memory
+	tlsFiles [sha256.Size]byte  // what the files of cfg.TLS held
 	memory   *memory.Store      // the store itself without Redis, the local cap's with it
 	redis    *redisstore.Store  // nil without Redis
 	fallback *fallback.Fallback // nil without Redis
@@ -45,6 +47,7 @@ func (g *Gateway) makeShared(cfg *config.Config) (*shared, error) {
 	if sh.cfg == nil {
 		return sh, nil
 	}
+	sh.tlsFiles = digest(sh.cfg.TLS)
 	tlsConfig, err := clientTLS(sh.cfg.TLS)
 	if err != nil {
 		return nil, fmt.Errorf("store.redis.tls: %w", err)
@@ -111,7 +114,28 @@ func (sh *shared) close() error {
 
 // same reports whether a configuration wants just this store.
 func (sh *shared) same(cfg *config.Config) bool {
-	return reflect.DeepEqual(sh.cfg, cfg.Store.Redis)
+	if !reflect.DeepEqual(sh.cfg, cfg.Store.Redis) {
+		return false
+	}
+	return sh.cfg == nil || sh.tlsFiles == digest(sh.cfg.TLS)
+}
+
+// digest is of the contents of the files that c names: a renewed certificate
+// under the same name is another one.
+func digest(c *config.TLS) (sum [sha256.Size]byte) {
+	if c == nil {
+		return sum
+	}
+	h := sha256.New()
+	for _, name := range []string{c.CAFile, c.CertFile, c.KeyFile} {
+		content, err := os.ReadFile(name)
+		one := sha256.Sum256(content)
+		h.Write(one[:])
+		if err != nil && name != "" {
+			h.Write([]byte(err.Error()))
+		}
+	}
+	return [sha256.Size]byte(h.Sum(nil))
 }
 
 // storeStateChanged says, once each time, that requests are decided without the

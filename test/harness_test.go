@@ -158,7 +158,13 @@ func (l *lockedBuffer) String() string {
 // once it listens. The configuration must listen on port 0.
 func (s *site) start() *gateway {
 	s.t.Helper()
-	g := s.launch()
+	return s.startWith()
+}
+
+// startWith is start with further arguments of gateway run.
+func (s *site) startWith(args ...string) *gateway {
+	s.t.Helper()
+	g := s.launch(args...)
 	eventually(s.t, "the gateway says that it serves", func() bool {
 		select {
 		case <-g.ended:
@@ -180,10 +186,10 @@ func (s *site) start() *gateway {
 }
 
 // launch starts the process and waits for nothing.
-func (s *site) launch() *gateway {
+func (s *site) launch(args ...string) *gateway {
 	s.t.Helper()
 	g := &gateway{t: s.t, ended: make(chan struct{})}
-	g.cmd = exec.Command(binary, "run")
+	g.cmd = exec.Command(binary, append([]string{"run"}, args...)...)
 	g.cmd.Dir = s.dir
 	g.cmd.Env = append(os.Environ(), s.env...)
 	g.cmd.Stderr = &g.stderr

@@ -45,6 +45,10 @@ func (c *command) check(args []string) int {
 	if !c.noArguments(fs, positional) {
 		return exitUsage
 	}
+	if *asJSON && *printIt {
+		fmt.Fprintln(c.stderr, "gateway check: -json and -print each want standard output; choose one")
+		return exitUsage
+	}
 	cfg, report := config.Load(config.Options{Routes: c.routes, Plans: c.plans})
 	errs, warnings := report.Errors(), report.Warnings()
 	var buildErr error
@@ -94,24 +98,25 @@ func (c *command) check(args []string) int {
 		return exitCode(failed)
 	}
 
+	findings := c.stdout
+	if *printIt {
+		findings = c.stderr // what is printed can then be read as a configuration
+	}
 	for _, p := range report.Problems {
-		fmt.Fprintln(c.stdout, p.String())
+		fmt.Fprintln(findings, p.String())
 	}
 	for _, change := range changes {
-		if *printIt {
-			fmt.Fprint(c.stdout, "# ") // what is printed stays YAML
-		}
-		fmt.Fprintln(c.stdout, "change:", change)
+		fmt.Fprintln(findings, "change:", change)
 	}
 	if buildErr != nil {
-		fmt.Fprintln(c.stdout, buildErr)
+		fmt.Fprintln(findings, buildErr)
 		errs = append(errs, config.Problem{})
 	}
 	switch {
 	case len(errs) > 0:
-		fmt.Fprintln(c.stdout, plural(len(errs), "mistake"))
+		fmt.Fprintln(findings, plural(len(errs), "mistake"))
 	case failed:
-		fmt.Fprintf(c.stdout, "%s, and -strict makes them mistakes\n", plural(len(warnings), "warning"))
+		fmt.Fprintf(findings, "%s, and -strict makes them mistakes\n", plural(len(warnings), "warning"))
 	case *printIt:
 		_, _ = c.stdout.Write(config.Print(cfg))
 	default:

@@ -60,6 +60,9 @@ func (c *command) keys(args []string) int {
 		fmt.Fprintf(c.stderr, "gateway keys: %q is not understood; wanted new, list or revoke ID\n", positional)
 		return exitUsage
 	}
+	if !c.flagsFit(set, verb) {
+		return exitUsage
+	}
 	path := *file
 	if path == "" {
 		var err error
@@ -76,6 +79,20 @@ func (c *command) keys(args []string) int {
 	default:
 		return c.keysRevoke(path, rest[0])
 	}
+}
+
+// flagsFit refuses flags that the verb would not look at: whoever gives one
+// expects something to come of it.
+func (c *command) flagsFit(set *flag.FlagSet, verb string) bool {
+	of := map[string]string{"user": "new", "tenant": "new", "plan": "new", "id": "new", "expires": "new", "json": "list"}
+	fit := true
+	set.Visit(func(f *flag.Flag) {
+		if want, ok := of[f.Name]; ok && want != verb {
+			fmt.Fprintf(c.stderr, "gateway keys %s: -%s belongs to gateway keys %s\n", verb, f.Name, want)
+			fit = false
+		}
+	})
+	return fit
 }
 
 func (c *command) keysNew(set *flag.FlagSet, path string, k config.Key, expires string) int {

@@ -78,6 +78,10 @@ func dispatch(args []string, stdout, stderr io.Writer) int {
 	case "keys":
 		return c.keys(rest)
 	case "version":
+		if len(rest) > 0 {
+			fmt.Fprintf(stderr, "gateway version: %q is one argument too many\n", rest[0])
+			return exitUsage
+		}
 		fmt.Fprintln(stdout, "gateway", version)
 		return exitOK
 	}

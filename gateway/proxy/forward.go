@@ -19,6 +19,10 @@ type Forward struct {
 	// trailers if there are any. It runs before the gateway's own fields are
 	// set. nil leaves the credentials in.
 	Strip func(http.Header)
+	// ClientField is the field that trusted proxies name the client's address
+	// in, such as CF-Connecting-IP. From anybody else it is removed, since an
+	// upstream may believe it too. Empty: none but the well-known ones.
+	ClientField string
 }
 
 // noLog is for what httputil.ReverseProxy would print: all of it is in

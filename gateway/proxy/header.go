@@ -42,6 +42,28 @@ func ours(name string) bool {
 	return false
 }
 
+// namesClient reports whether a field is one that load balancers and delivery
+// networks name the client's address in: from a peer that is not trusted it is
+// a forgery, which upstreams behind the gateway might believe. configured is
+// one more such field, or empty.
+func namesClient(name, configured string) bool {
+	switch len(name) {
+	case len("X-Client-IP"):
+		if folds(name, "x-client-ip") {
+			return true
+		}
+	case len("CF-Connecting-IP"): // as long as Fastly-Client-IP
+		if folds(name, "cf-connecting-ip") || folds(name, "fastly-client-ip") {
+			return true
+		}
+	case len("X-Cluster-Client-IP"):
+		if folds(name, "x-cluster-client-ip") {
+			return true
+		}
+	}
+	return configured != "" && len(name) == len(configured) && folds(name, strings.ToLower(configured))
+}
+
 // folds reports whether name is the lower-case want, ignoring case and taking
 // underscores for hyphens.
 func folds(name, want string) bool {
@@ -121,7 +143,7 @@ func hopByHop(name string) bool {
 func outgoing(in *http.Request, s *scope.Request, o Forward, webSocket bool) http.Header {
 	out := make(http.Header, len(in.Header)+maxFields)
 	for name, values := range in.Header {
-		if !hopByHop(name) && !ours(name) {
+		if !hopByHop(name) && !ours(name) && (s.PeerTrusted || !namesClient(name, o.ClientField)) {
 			out[name] = values
 		}
 	}

@@ -159,7 +159,7 @@ func TestForwardingFields(t *testing.T) {
 	check := func(name string, s scope.Request, fields string, field string, want ...string) {
 		t.Helper()
 		upstream, heads := recorder(t)
-		g := newGateway(t, settings{scope: s, forward: proxy.Forward{Strip: func(h http.Header) { h.Del("Authorization") }}}, upstream)
+		g := newGateway(t, settings{scope: s, forward: proxy.Forward{ClientField: "X-Azure-Client", Strip: func(h http.Header) { h.Del("Authorization") }}}, upstream)
 		roundTrip(t, g.address(), "GET / HTTP/1.1\r\nHost: api.example.com\r\n"+fields+"\r\n")
 		got := fieldsOf(receive(t, heads, "a request"))[field]
 		if d := cmp.Diff(want, got); d != "" {
@@ -172,6 +172,11 @@ func TestForwardingFields(t *testing.T) {
 	check("trusted host", trusted, "X-Forwarded-Host: shop.example.com:8443\r\n", "X-Forwarded-Host", "shop.example.com:8443")
 	check("trusted host, named in Connection", trusted, "Connection: X-Forwarded-Host\r\nX-Forwarded-Host: shop.example.com\r\n", "X-Forwarded-Host", "shop.example.com")
 	check("trusted host, malformed", trusted, "X-Forwarded-Host: a b\r\n", "X-Forwarded-Host", "api.example.com")
+	for _, name := range []string{"X-Client-IP", "x_client_ip", "CF-Connecting-IP", "Fastly-Client-Ip", "X-Cluster-Client-IP", "X-Azure-Client"} {
+		field := http.CanonicalHeaderKey(name)
+		check("an address from anybody", scope.Request{}, name+": 6.6.6.6\r\n", field)
+		check("an address from a trusted proxy", trusted, name+": 6.6.6.6\r\n", field, "6.6.6.6")
+	}
 	check("untrusted", scope.Request{}, "X-Forwarded-Proto: https\r\n", "X-Forwarded-Proto", "http")
 	check("untrusted host", scope.Request{}, "X-Forwarded-Host: evil\r\n", "X-Forwarded-Host", "api.example.com")
 	check("trusted, but another field", trusted, "X-Forwarded-Port: 1\r\n", "X-Forwarded-Port")

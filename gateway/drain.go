@@ -1,0 +1,63 @@
+package gateway
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// drain ends the public listeners in good order, in three steps: the instance
+// reports itself not ready and asks clients to go elsewhere, for drain_delay;
+// then the listeners close and what is in flight has shutdown_timeout, which
+// ends as soon as nothing is left; what that does not suffice for is cut.
+func (g *Gateway) drain(ctx context.Context, public []*door, cut context.CancelFunc) {
+	cfg := g.current.Load().cfg
+	g.draining.Store(true)
+	g.log.Info("shutting down", "drain_delay", cfg.DrainDelay.String(), "shutdown_timeout", cfg.ShutdownTimeout.String())
+	if cfg.DrainDelay > 0 {
+		time.Sleep(cfg.DrainDelay)
+	}
+	inTime, cancel := context.WithTimeout(ctx, cfg.ShutdownTimeout)
+	defer cancel()
+	g.leaveBy = time.Now().Add(cfg.ShutdownTimeout)
+	close(g.leaving)
+	var ending sync.WaitGroup
+	for _, d := range public {
+		ending.Go(func() { _ = d.server.Shutdown(inTime) }) // what it leaves behind is counted below
+	}
+	ending.Wait()
+	// Shutdown knows nothing of connections that became WebSockets.
+	if g.flightsEnd(inTime) {
+		return
+	}
+	g.log.Warn("requests are still in flight after shutdown_timeout and are cut", "requests", g.flights.Load())
+	cut()
+	for _, d := range public {
+		_ = d.server.Close()
+	}
+	// Cut requests still leave their line in the log.
+	cleared, cancelGrace := context.WithTimeout(ctx, cutGrace)
+	defer cancelGrace()
+	g.flightsEnd(cleared)
+}
+
+const (
+	// flightsPoll is how often drain looks whether anything is left.
+	flightsPoll = 10 * time.Millisecond
+	// cutGrace is how long requests that were cut have to end.
+	cutGrace = time.Second
+)
+
+// flightsEnd waits until no request is in flight; false means that ctx ended first.
+func (g *Gateway) flightsEnd(ctx context.Context) bool {
+	poll := time.NewTicker(flightsPoll)
+	defer poll.Stop()
+	for g.flights.Load() > 0 {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-poll.C:
+		}
+	}
+	return true
+}

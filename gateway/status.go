@@ -1,0 +1,82 @@
+package gateway
+
+import (
+	"net"
+	"net/http"
+	"strings"
+
+	"bouncer/gateway/admin"
+	"bouncer/gateway/config"
+	"bouncer/gateway/topk"
+)
+
+// admin is the handler of the second listener; a reload that changes the token
+// makes a new one.
+func (g *Gateway) admin(cfg *config.Config) *http.Handler {
+	h := admin.New(admin.Options{
+		Metrics:   g.telemetry.Handler(),
+		Ready:     g.readiness,
+		Reload:    g.Reload,
+		Info:      g.status,
+		TopDenied: func(k int) []topk.Entry { return g.topDenied.Top(k) },
+		Token:     cfg.Admin.Token,
+		Loopback:  g.adminLoopback,
+		Logger:    g.log,
+	})
+	return &h
+}
+
+// isLoopback reports whether only this machine can reach address.
+func isLoopback(address string) bool {
+	if strings.HasPrefix(address, "unix:") {
+		return true
+	}
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return false
+	}
+	ip := net.ParseIP(host)
+	return host == "localhost" || (ip != nil && ip.IsLoopback())
+}
+
+func (g *Gateway) readiness() admin.Readiness {
+	if g.draining.Load() {
+		return admin.Readiness{Reason: "shutting down"}
+	}
+	r := admin.Readiness{Ready: true}
+	if f := g.fallback(); f.Active {
+		r.Degraded = []admin.Degraded{{
+			Part: "store", Since: f.Since,
+			Effect: "limits are not shared; each route does what its on_store_failure says",
+		}}
+	}
+	return r
+}
+
+func (g *Gateway) fallback() admin.Fallback {
+	s := g.current.Load()
+	f := admin.Fallback{Store: sourceOf(s.cfg), Modes: labels(s.cfg).Modes}
+	g.mu.Lock()
+	sh := g.shared
+	g.mu.Unlock()
+	if sh.fallback != nil {
+		state := sh.fallback.State()
+		f.Active, f.Since = state.Open, state.Since
+	}
+	return f
+}
+
+func (g *Gateway) status() admin.Status {
+	s := g.current.Load()
+	st := admin.Status{
+		Version: g.options.Version, StartedAt: g.started,
+		ConfigHash: s.cfg.Hash, ConfigLoadedAt: s.loaded,
+		Fallback: g.fallback(), Instances: 1,
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.lastError != "" {
+		st.RejectedReload = &admin.RejectedReload{At: g.failedAt, Mistakes: strings.Split(g.lastError, "\n")}
+	}
+	return st
+}

@@ -1,0 +1,181 @@
+package test
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// A keptConnection is one connection that a client goes on using.
+type keptConnection struct {
+	t testing.TB
+	net.Conn
+	r *bufio.Reader
+}
+
+func keep(t testing.TB, g *gateway) *keptConnection {
+	t.Helper()
+	c, err := net.Dial("tcp", strings.TrimPrefix(g.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return &keptConnection{t, c, bufio.NewReader(c)}
+}
+
+func (c *keptConnection) get(path string) *http.Response {
+	c.t.Helper()
+	if _, err := fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: a\r\n\r\n", path); err != nil {
+		c.t.Fatal(err)
+	}
+	res, err := http.ReadResponse(c.r, nil)
+	if err != nil {
+		c.t.Fatalf("no answer on a connection that was kept: %v", err)
+	}
+	if _, err := io.Copy(io.Discard, res.Body); err != nil {
+		c.t.Fatal(err)
+	}
+	return res
+}
+
+// During drain_delay balancers still send and clients still use the connections
+// they have: all of it is served, and each answer asks to go elsewhere.
+func TestDrainingLosesNoRequest(t *testing.T) {
+	u := newUpstream(t, nil)
+	s := openSite(t, u)
+	s.write("routes.yaml", openRoutes(u, "127.0.0.1:0")+"drain_delay: 1s\n")
+	g := s.start()
+	idle, busy := keep(t, g), keep(t, g)
+	for _, c := range []*keptConnection{idle, busy} {
+		if res := c.get("/api/weather"); res.StatusCode != 200 || res.Close {
+			t.Fatalf("before: %d, close %v", res.StatusCode, res.Close)
+		}
+	}
+	g.signal(syscall.SIGTERM)
+	eventually(t, "it is not ready", func() bool {
+		a, err := trySend("GET", g.admin+"/readyz", nil)
+		return err == nil && a.status == 503
+	})
+	for _, c := range []*keptConnection{idle, busy, keep(t, g)} {
+		if res := c.get("/api/weather"); res.StatusCode != 200 || !res.Close {
+			t.Errorf("while draining: %d, close %v; want 200 and Connection: close", res.StatusCode, res.Close)
+		}
+	}
+	if code := g.wait(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+// What shutdown_timeout does not suffice for is cut, and still has its line.
+func TestACutRequestHasItsLine(t *testing.T) {
+	arrived := make(chan struct{})
+	u := newUpstream(t, func(_ http.ResponseWriter, r *http.Request) {
+		close(arrived)
+		<-r.Context().Done()
+	})
+	s := openSite(t, u)
+	s.write("routes.yaml", openRoutes(u, "127.0.0.1:0")+"shutdown_timeout: 200ms\n")
+	g := s.start()
+	go func() { _, _ = trySend("GET", g.url+"/api/weather", nil) }()
+	<-arrived
+	g.stop()
+	if line := g.logged("request"); line == nil || line["route"] != "weather" {
+		t.Errorf("the request that was cut left no line: %v", line)
+	}
+}
+
+// An admin listener that everybody can reach stays behind its token, whatever a
+// reload says about an address that only a restart could change.
+func TestAReloadDoesNotOpenTheAdminListener(t *testing.T) {
+	u := newUpstream(t, nil)
+	s := openSite(t, u)
+	s.write("token", "admin-token-of-this-test\n")
+	open := openRoutes(u, "127.0.0.1:0")
+	s.write("routes.yaml", strings.Replace(open, `admin: "127.0.0.1:0"`, `admin: "0.0.0.0:0"`, 1)+"admin: {token_file: token}\n")
+	g := s.start()
+	_, port, err := net.SplitHostPort(strings.TrimPrefix(g.admin, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.admin = "http://127.0.0.1:" + port
+	look := func() int { return send(t, "GET", g.admin+"/api/status", nil).status }
+	if got := look(); got != 401 {
+		t.Fatalf("without a token: %d, want 401", got)
+	}
+	s.write("routes.yaml", open)
+	eventually(t, "the reload", func() bool { return g.logged(reloadApplied) != nil })
+	if got := look(); got != 401 && got != 403 {
+		t.Errorf("after a reload to a loopback address that is not bound: %d", got)
+	}
+	if line := g.logged("some changes take effect at the next restart only"); line == nil {
+		t.Error("the log does not say that the address needs a restart")
+	}
+	if got := send(t, "GET", g.admin+"/metrics", nil).status; got != 200 {
+		t.Errorf("/metrics: %d", got)
+	}
+}
+
+// A deployment that replaces the whole directory is noticed like any other,
+// and so is every edit after it.
+func TestAReplacedDirectoryIsNoticed(t *testing.T) {
+	u := newUpstream(t, nil)
+	s := openSite(t, u)
+	conf := func(name, extra string) {
+		if err := os.Mkdir(s.path(name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		plans, err := os.ReadFile(s.path("plans.yaml"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for file, content := range map[string]string{"plans.yaml": string(plans), "routes.yaml": openRoutes(u, "127.0.0.1:0") + extra} {
+			if err := os.WriteFile(s.path(name+"/"+file), []byte(content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	conf("conf", "")
+	g := s.startWith("-routes", "conf/routes.yaml", "-plans", "conf/plans.yaml")
+	for i := range 3 {
+		path := fmt.Sprintf("/replaced-%d", i)
+		conf("next", "  - {name: new, path: "+path+", upstream: weather, auth: none}\n")
+		if err := os.Rename(s.path("conf"), s.path(fmt.Sprintf("old-%d", i))); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(s.path("next"), s.path("conf")); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the new directory's configuration is in force", func() bool { return g.get(path).status == 200 })
+	}
+	if n := len(g.all(reloadRejected)); n > 3 {
+		t.Errorf("%d complaints about the moments in between", n)
+	}
+}
+
+// -print is a configuration and nothing else, so that it can be read as one.
+func TestCheckPrintsWhatCanBeReadAgain(t *testing.T) {
+	u := newUpstream(t, nil)
+	s := openSite(t, u)
+	s.write("plans.yaml", `
+anonymous_plan: anonymous
+plans:
+  anonymous: {limits: [{name: per-minute, per: ip, algorithm: token_bucket, limit: 600/minute}]}
+  nobody: {limits: []}
+`)
+	r := s.command("check", "-print")
+	if r.code != 0 || !contains(r.stderr, "warning") || strings.Contains(r.stdout, "warning") || !contains(r.stdout, "upstreams:") {
+		t.Errorf("exit %d\nstdout: %s\nstderr: %s", r.code, r.stdout, r.stderr)
+	}
+	if r := s.command("check", "-print", "-json"); r.code != 2 {
+		t.Errorf("-print with -json: exit %d, want 2", r.code)
+	}
+	if r := s.command("keys", "list", "-user", "x", "-file", "keys.yaml"); r.code != 2 {
+		t.Errorf("a flag of another verb: exit %d, want 2", r.code)
+	}
+}
