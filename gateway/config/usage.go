@@ -1,9 +1,6 @@
 package config
 
-import (
-	"path"
-	"strings"
-)
+import "strings"
 
 const wantedUsage = "a path such as /usage, or off"
 
@@ -29,10 +26,6 @@ func readUsagePath(top *object) (string, value) {
 	}
 	if _, err := pathShape(s); err != nil {
 		v.errorf("%s: %v; want %s", quote(s), err, wantedUsage)
-		return "", v
-	}
-	if clean := path.Clean(s); clean != strings.TrimSuffix(s, "/") && s != "/" {
-		v.errorf("%s is not the shortest way to write the path (did you mean %q?)", quote(s), clean)
 		return "", v
 	}
 	v.refuse("usage_path")
