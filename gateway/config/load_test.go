@@ -405,3 +405,32 @@ func TestExcerpt(t *testing.T) {
 		t.Errorf("excerpt %q", got)
 	}
 }
+
+// A host is kept as requests bring it: an IPv6 address in brackets.
+func TestRouteHosts(t *testing.T) {
+	for in, want := range map[string]string{
+		"API.example.com": "api.example.com", "api.example.com.": "api.example.com", "api.example.com.:8080": "api.example.com",
+		"xn--bcher-kva.example": "xn--bcher-kva.example", "127.0.0.1:80": "127.0.0.1", "localhost": "localhost",
+		"::1": "[::1]", "[::1]": "[::1]", "[::1]:8080": "[::1]", "[2001:DB8:0:0::1]": "[2001:db8::1]", "0:0:0:0:0:0:0:1": "[::1]",
+	} {
+		routes := strings.Replace(smallRoutes, "name: open", `name: open, host: "`+in+`"`, 1)
+		c, got := problems(t, map[string]string{"routes.yaml": routes})
+		if c == nil || got != "" || c.Routes[0].Host != want {
+			t.Errorf("%s: got %+v, %s, want %s", in, c, got, want)
+		}
+	}
+}
+
+// Routes of one shape are told apart by their methods, and by the regexps of
+// their parameters, whatever the parameters are called.
+func TestRoutesOfOneShape(t *testing.T) {
+	routes := smallRoutes + `  - {name: a, path: "/a/{id}", upstream: api, auth: none, cost: 0, methods: [GET]}
+  - {name: b, path: "/a/{name}", upstream: api, auth: none, cost: 0, methods: [PUT]}
+  - {name: c, path: "/b/{id:[0-9]+}", upstream: api, auth: none, cost: 0}
+  - {name: d, path: "/b/{id:[a-z]+}", upstream: api, auth: none, cost: 0}
+  - {name: e, path: "/b/{name}", upstream: api, auth: none, cost: 0}
+`
+	if c, got := problems(t, map[string]string{"routes.yaml": routes}); c == nil || got != "" {
+		t.Errorf("refused or warned of: %s", got)
+	}
+}

@@ -2,6 +2,7 @@ package config
 
 import (
 	"math"
+	"net/netip"
 	"slices"
 	"strings"
 )
@@ -119,6 +120,9 @@ func readMethods(v value) ([]string, bool) {
 		case !isToken(m):
 			vs[i].errorf("%s is not a method; want one such as GET", quote(m))
 			ok = false
+		case strings.EqualFold(m, "CONNECT") || strings.EqualFold(m, "TRACE"):
+			vs[i].errorf("requests with %s are refused with 501, so that none matches; remove it", quote(m))
+			ok = false
 		case m != strings.ToUpper(m):
 			vs[i].errorf("%s: methods are written in upper case (did you mean %q?)", quote(m), strings.ToUpper(m))
 			ok = false
@@ -127,7 +131,9 @@ func readMethods(v value) ([]string, bool) {
 	return methods, ok
 }
 
-// host reads the host of a route: lower case, without port and final dot.
+// host reads the host of a route as requests are matched on it: lower case,
+// without port and final dot, an IPv6 address in brackets and in its shortest
+// form (RFC 5952).
 func (v value) host() (string, bool) {
 	s, ok := v.word("a host name")
 	if !ok {
@@ -138,15 +144,27 @@ func (v value) host() (string, bool) {
 		h = name
 	}
 	h = strings.TrimSuffix(h, ".")
-	if !isHost(strings.Trim(h, "[]")) {
-		hint := ""
-		if strings.ContainsAny(h, "/*") {
-			hint = "; no scheme, no path, and no * is possible"
-		}
-		v.errorf("%s is not a host name; want one such as api.example.com%s", quote(s), hint)
-		return "", false
+	literal, bracketed := h, false
+	if strings.HasPrefix(h, "[") && strings.HasSuffix(h, "]") {
+		literal, bracketed = h[1:len(h)-1], true
 	}
-	return h, true
+	hint := ""
+	switch ip, err := netip.ParseAddr(literal); {
+	case err == nil && ip.Zone() != "":
+		hint = "; the zone of an address means something on one machine only, and clients do not send it"
+	case err == nil && ip.Is6():
+		return "[" + ip.String() + "]", true
+	case bracketed:
+		hint = "; only an IPv6 address stands in brackets"
+	case strings.ContainsAny(h, "/*"):
+		hint = "; no scheme, no path, and no * is possible"
+	case strings.ContainsFunc(h, func(r rune) bool { return r >= 0x80 }):
+		hint = "; clients send such a name in its xn-- form"
+	case isHost(h) && !strings.HasSuffix(h, "."):
+		return h, true
+	}
+	v.errorf("%s is not a host name; want one such as api.example.com%s", quote(s), hint)
+	return "", false
 }
 
 // cutPort cuts the port from host:port or [::1]:port.
