@@ -102,8 +102,9 @@ func checkRoutes(f *routesFile) {
 		if !ok {
 			continue
 		}
-		if l.Algorithm == LeakyBucket && !slices.Contains(notYet, LeakyBucket) {
-			r.at.refuse(leakyAtEdge)
+		if l.Algorithm == LeakyBucket {
+			r.at.errorf("limit %s is a leaky_bucket, whose requests wait their turn, and a crowd must not be queued at the edge; "+
+				"use a token_bucket", quote(r.name))
 		}
 		for _, d := range l.Per {
 			if d.Kind == PerUser || d.Kind == PerAPIKey || d.Kind == PerTenant {

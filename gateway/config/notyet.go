@@ -6,13 +6,10 @@ import "slices"
 // yet. Each is refused where it stands. An entry goes when the gateway does
 // what it names, and this file with the last of them.
 var notYet = []string{
-	SlidingWindowLog, SlidingWindowCounter, LeakyBucket, leakyAtEdge,
+	SlidingWindowLog, SlidingWindowCounter, LeakyBucket,
 	"anchor: calendar", "count_rejected", "mode: shadow", "candidate",
 	"urls", "usage_path",
 }
-
-// leakyAtEdge is a leaky_bucket under edge.
-const leakyAtEdge = "leaky_bucket at the edge"
 
 // refuse reports at v that what is as yet unknown to the gateway, if it is.
 func (v value) refuse(what string) {

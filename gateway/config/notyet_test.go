@@ -21,7 +21,6 @@ func TestNotYet(t *testing.T) {
 		SlidingWindowLog:     "limits: {a: {per: ip, algorithm: sliding_window_log, limit: 5/minute}}",
 		SlidingWindowCounter: "limits: {a: {per: ip, algorithm: sliding_window_counter, limit: 5/minute}}",
 		LeakyBucket:          "limits: {a: {per: ip, algorithm: leaky_bucket, limit: 5/minute}}",
-		leakyAtEdge:          "limits: {a: {per: ip, algorithm: leaky_bucket, limit: 5/minute}}\nedge: [a]",
 		"anchor: calendar":   "limits: {a: {per: ip, algorithm: fixed_window, limit: 5/day, anchor: calendar}}",
 		"count_rejected":     "limits: {a: {per: ip, algorithm: fixed_window, limit: 5/day, count_rejected: true}}",
 		"mode: shadow":       "limits: {a: {per: ip, algorithm: fixed_window, limit: 5/day, mode: shadow}}",
