@@ -18,6 +18,8 @@
 //		srv.Thaw()
 //	}
 //
+// [StartCluster] starts several of them as one Redis Cluster.
+//
 // The methods are called from the goroutine of the test, one at a time; they
 // end the test with t.Fatal when they cannot do what they say.
 package redistest
@@ -79,6 +81,12 @@ type Server struct {
 // and its log is printed if the test failed.
 func Start(t testing.TB, args ...string) *Server {
 	t.Helper()
+	return start(t, lastPort, args...)
+}
+
+// start is Start with a bound for the port.
+func start(t testing.TB, below int, args ...string) *Server {
+	t.Helper()
 	bin := binary(t)
 	// Not t.TempDir: the path of a unix socket may have 107 bytes, and the name
 	// of the test is part of that directory.
@@ -95,7 +103,7 @@ func Start(t testing.TB, args ...string) *Server {
 	t.Cleanup(s.cleanup)
 
 	for range startAttempts {
-		if s.port, err = freePort(); err != nil {
+		if s.port, err = freePort(below); err != nil {
 			t.Fatalf("redistest: %v", err)
 		}
 		if err = s.start(); !errors.Is(err, errPortTaken) {
@@ -295,12 +303,13 @@ func ping(network, address string) error {
 	return fmt.Errorf("PING was answered %q", strings.TrimSpace(line))
 }
 
-// freePort returns a loopback port that nobody listens on right now.
-func freePort() (int, error) {
+// freePort returns a loopback port below the given one that nobody listens on
+// right now.
+func freePort(below int) (int, error) {
 	var last error
 	for range 100 {
-		port := firstPort + rand.IntN(lastPort-firstPort) //nolint:gosec // not secret
-		if port == 26379 {                                // the default port of Redis Sentinel
+		port := firstPort + rand.IntN(below-firstPort) //nolint:gosec // not secret
+		if port == 26379 {                             // the default port of Redis Sentinel
 			continue
 		}
 		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -69,6 +70,73 @@ func NewClient(o ClientOptions) (*redis.Client, error) {
 	if err := o.check(); err != nil {
 		return nil, fmt.Errorf("redis client: %w", err)
 	}
+	opt, err := o.redis()
+	if err != nil {
+		return nil, fmt.Errorf("redis client: %w", err)
+	}
+	if o.TLS != nil {
+		opt.TLSConfig = o.TLS.Clone()
+		if opt.TLSConfig.ServerName == "" && o.Network == "tcp" {
+			opt.TLSConfig.ServerName, _, _ = net.SplitHostPort(o.Address)
+		}
+	}
+	return redis.NewClient(opt), nil
+}
+
+// NewClusterClient returns a client for a Redis Cluster, which it gets to know
+// through addresses, host:port of one or more of its nodes. Network, Address and
+// DB of o stay empty, and PoolSize is that of each node. It keeps the promises of
+// [NewClient].
+//
+// A node that has given a slot away says where it went and runs nothing, so up
+// to three such redirections are followed, within the deadline of the call.
+// Nothing else is sent again: go-redis repeats a command on a cluster whose reply
+// was lost, whatever MaxRetries says, but those of [Store] forbid it.
+func NewClusterClient(addresses []string, o ClientOptions) (*redis.ClusterClient, error) {
+	if err := o.checkCluster(addresses); err != nil {
+		return nil, fmt.Errorf("redis cluster client: %w", err)
+	}
+	opt, err := o.redis()
+	if err != nil {
+		return nil, fmt.Errorf("redis cluster client: %w", err)
+	}
+	cluster := &redis.ClusterOptions{
+		Addrs:        slices.Clone(addresses),
+		MaxRedirects: 3,
+		// Commands go where their first key is; there is nothing to choose.
+		DisableRoutingPolicies: true,
+		// Redirections and errors have the slots asked for at once; this is for
+		// nodes that nobody is sent to yet.
+		ClusterStateReloadInterval: 10 * time.Second,
+
+		ContextTimeoutEnabled:      opt.ContextTimeoutEnabled,
+		MaxRetries:                 opt.MaxRetries,
+		DialerRetries:              opt.DialerRetries,
+		DialTimeout:                opt.DialTimeout,
+		ReadTimeout:                opt.ReadTimeout,
+		WriteTimeout:               opt.WriteTimeout,
+		PoolTimeout:                opt.PoolTimeout,
+		PoolSize:                   opt.PoolSize,
+		PipelinePoolSize:           opt.PipelinePoolSize,
+		ConnMaxIdleTime:            opt.ConnMaxIdleTime,
+		ReadBufferSize:             opt.ReadBufferSize,
+		WriteBufferSize:            opt.WriteBufferSize,
+		Protocol:                   opt.Protocol,
+		MaintNotificationsConfig:   opt.MaintNotificationsConfig,
+		DisableIdentity:            opt.DisableIdentity,
+		Username:                   opt.Username,
+		Password:                   opt.Password,
+		CredentialsProviderContext: opt.CredentialsProviderContext,
+	}
+	if o.TLS != nil {
+		// Each node is checked by the name it is reached by, if no other is given.
+		cluster.TLSConfig = o.TLS.Clone()
+	}
+	return redis.NewClusterClient(cluster), nil
+}
+
+// redis returns the settings that every client has.
+func (o *ClientOptions) redis() (*redis.Options, error) {
 	quiet()
 	opt := &redis.Options{
 		Network: o.Network,
@@ -103,16 +171,10 @@ func NewClient(o ClientOptions) (*redis.Client, error) {
 		// Two commands less for every new connection.
 		DisableIdentity: true,
 	}
-	if o.TLS != nil {
-		opt.TLSConfig = o.TLS.Clone()
-		if opt.TLSConfig.ServerName == "" && o.Network == "tcp" {
-			opt.TLSConfig.ServerName, _, _ = net.SplitHostPort(o.Address)
-		}
-	}
 	switch {
 	case o.PasswordFile != "":
 		if _, err := readPassword(o.PasswordFile); err != nil {
-			return nil, fmt.Errorf("redis client: %w", err)
+			return nil, err
 		}
 		opt.CredentialsProviderContext = func(context.Context) (string, string, error) {
 			password, err := readPassword(o.PasswordFile)
@@ -124,7 +186,7 @@ func NewClient(o ClientOptions) (*redis.Client, error) {
 	default:
 		opt.Username, opt.Password = o.Username, o.Password
 	}
-	return redis.NewClient(opt), nil
+	return opt, nil
 }
 
 // check validates o and fills in the defaults.
@@ -132,6 +194,45 @@ func (o *ClientOptions) check() error {
 	if o.Network == "" {
 		o.Network = "tcp"
 	}
+	switch {
+	case o.Network != "tcp" && o.Network != "unix":
+		return fmt.Errorf("network: want tcp or unix, got %q", o.Network)
+	case o.Address == "":
+		return errors.New("address: want host:port, or the path of a socket")
+	}
+	if err := o.checkRest(); err != nil {
+		return err
+	}
+	if o.Network == "tcp" {
+		if _, _, err := net.SplitHostPort(o.Address); err != nil {
+			return fmt.Errorf("address: want host:port, got %q", o.Address)
+		}
+	}
+	return nil
+}
+
+// checkCluster is check for the client of a cluster.
+func (o *ClientOptions) checkCluster(addresses []string) error {
+	switch {
+	case o.Network != "" && o.Network != "tcp":
+		return fmt.Errorf("network: want tcp, which nodes of a cluster talk, got %q", o.Network)
+	case o.Address != "":
+		return fmt.Errorf("address: want it among the addresses, got %q", o.Address)
+	case o.DB != 0:
+		return fmt.Errorf("db: want 0, the only one that a cluster has, got %d", o.DB)
+	case len(addresses) == 0:
+		return errors.New("addresses: want host:port of one or more nodes")
+	}
+	for _, address := range addresses {
+		if _, _, err := net.SplitHostPort(address); err != nil {
+			return fmt.Errorf("addresses: want host:port, got %q", address)
+		}
+	}
+	return o.checkRest()
+}
+
+// checkRest validates what does not say where the server is.
+func (o *ClientOptions) checkRest() error {
 	if o.Timeout == 0 {
 		o.Timeout = DefaultTimeout
 	}
@@ -139,10 +240,6 @@ func (o *ClientOptions) check() error {
 		o.PoolSize = max(32, 16*runtime.GOMAXPROCS(0))
 	}
 	switch {
-	case o.Network != "tcp" && o.Network != "unix":
-		return fmt.Errorf("network: want tcp or unix, got %q", o.Network)
-	case o.Address == "":
-		return errors.New("address: want host:port, or the path of a socket")
 	case o.DB < 0:
 		return fmt.Errorf("db: want 0 or more, got %d", o.DB)
 	case o.Password != "" && o.PasswordFile != "":
@@ -153,11 +250,6 @@ func (o *ClientOptions) check() error {
 		return fmt.Errorf("timeout: want 1ms or more, got %s", o.Timeout)
 	case o.PoolSize < 1:
 		return fmt.Errorf("pool size: want 1 or more, got %d", o.PoolSize)
-	}
-	if o.Network == "tcp" {
-		if _, _, err := net.SplitHostPort(o.Address); err != nil {
-			return fmt.Errorf("address: want host:port, got %q", o.Address)
-		}
 	}
 	return nil
 }

@@ -34,6 +34,7 @@ const (
 	KindCorrupt     = "corrupt"     // a value or a reply that this package did not write
 	KindClosed      = "closed"      // the store was closed
 	KindCanceled    = "canceled"    // the context given to Probe ended
+	KindClock       = "clock"       // the server's clock and this host's calendar are windows apart
 	KindOther       = "other"       // anything else; the error says
 )
 
@@ -43,7 +44,7 @@ func Kinds() []string {
 	return []string{
 		KindRefused, KindTimeout, KindLost, KindPool, KindReadOnly, KindOOM, KindLoading, KindMoved,
 		KindClusterDown, KindAuth, KindNoPerm, KindBusy, KindMisconf, KindNoScript, KindCorrupt,
-		KindClosed, KindCanceled, KindOther,
+		KindClosed, KindCanceled, KindClock, KindOther,
 	}
 }
 
@@ -90,6 +91,8 @@ func Kind(err error) string {
 	switch {
 	case errors.Is(err, errReply), errors.Is(err, errValue):
 		return KindCorrupt
+	case isClock(err):
+		return KindClock
 	case errors.Is(err, errCredentials):
 		return KindAuth
 	case errors.Is(err, redis.ErrClosed):
@@ -155,6 +158,30 @@ func isProtocol(err error) bool {
 	}
 	msg := err.Error()
 	return strings.Contains(msg, "redis: can't parse") || strings.Contains(msg, "redis: invalid reply")
+}
+
+// isClock reports whether err is a [ratelimit.ClockError].
+func isClock(err error) bool {
+	_, ok := errors.AsType[*ratelimit.ClockError](err)
+	return ok
+}
+
+// clockError returns what the script says when the windows of a calendar that it
+// was sent lie elsewhere, nil for any other error.
+func clockError(err error) *ratelimit.ClockError {
+	e, ok := errors.AsType[redis.Error](err)
+	if !ok {
+		return nil
+	}
+	digits, ok := strings.CutPrefix(e.Error(), "CLOCK ")
+	if !ok {
+		return nil
+	}
+	now, err := strconv.ParseInt(digits, 10, 64)
+	if err != nil {
+		return nil
+	}
+	return &ratelimit.ClockError{Now: now}
 }
 
 // explain says what was being done when err happened, and for a key that holds

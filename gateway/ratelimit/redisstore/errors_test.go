@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"os"
 	"path/filepath"
@@ -187,6 +188,7 @@ func TestKinds(t *testing.T) {
 		}
 		return take(t, at(t, srv.Addr()))
 	})
+	story(redisstore.KindClock, "a time in no window", answer("-CLOCK 1800000000123457\r\n"))
 	story(redisstore.KindNoScript, "forgets at once", answer("-NOSCRIPT No matching script. Please use EVAL.\r\n"))
 	story(redisstore.KindClosed, "after Close", func(t *testing.T) error {
 		srv := redistest.Start(t)
@@ -301,15 +303,26 @@ func TestForeignValuesAreCorrupt(t *testing.T) {
 		}
 		look.FlushDB(t.Context())
 	}
+	const (
+		large = 1 << 53
+		some  = 1234567
+	)
 	for _, value := range []string{
-		"", "hello", "1", "1:2", "1:2:3:4", "1:2:", ":2:3", "-1:2:3", "1:2:-3", "1.5:2:3", "1e3:2:3", " 1:2:3", "1:2:3\n",
-		"1:0:3", "1:9007199254740992:3", "9007199254740992:2:3", "1:2:9007199254740992", "0x1:2:3", "1:2:nan",
-		"99999999999999999999999999999999999999:2:3", "1:2:3\x00", strings.Repeat("9", 400) + ":1:1",
+		"", "hello", "1", strings.Repeat("x", 31), strings.Repeat("x", 32), strings.Repeat("x", 33), strings.Repeat("\xff", 32),
+		strings.Repeat("0", 32), doubles(1, 2, 3), doubles(1, 2, 3, 4, 5),
+		doubles(-1, 2, some, some), doubles(1, -2, some, some), doubles(1, 2, -3, some), doubles(1, 2, some, -4), doubles(1, 0, some, some),
+		doubles(1.5, 2, some, some), doubles(1, 2.5, some, some), doubles(1, 2, some+0.5, some), doubles(1, 2, some, some+0.5),
+		doubles(large, 2, some, some), doubles(1, large, some, some), doubles(1, 2, large, some), doubles(1, 2, some, large),
+		doubles(math.NaN(), 2, some, some), doubles(1, math.NaN(), some, some), doubles(1, 2, math.NaN(), some), doubles(1, 2, some, math.NaN()),
+		doubles(math.Inf(1), 2, some, some), doubles(1, math.Inf(1), some, some), doubles(1, 2, math.Inf(1), some),
 	} {
 		look.Set(t.Context(), bucket, value, 0)
 		check(bucket, fmt.Sprintf("%.40q", value))
 	}
-	for _, value := range []string{"", "hello", "1", "1:2:3", "-1:2", "1:-2", "9007199254740992:1", "1:9007199254740992", "1:2 ", "1:\xff"} {
+	for _, value := range []string{
+		"", "hello", strings.Repeat("x", 16), doubles(1), doubles(1, 2, 3), doubles(-1, some), doubles(1, -2), doubles(large, 1),
+		doubles(1, large), doubles(1.5, some), doubles(1, some+0.5), doubles(math.NaN(), some), doubles(1, math.Inf(1)),
+	} {
 		look.Set(t.Context(), window, value, 0)
 		check(window, fmt.Sprintf("%q", value))
 	}
@@ -330,13 +343,15 @@ func TestOddButWellFormedValues(t *testing.T) {
 	look := srv.Client(t)
 	store := at(t, srv.Addr())
 	const bucket, window = "rl:v1:{user:priya123}:plan/per-minute:tb/60", "rl:v1:{user:priya123}:plan/per-day:fw/86400"
+	const large, half = 1<<53 - 1, 1 << 52
 	for _, v := range [][2]string{
-		{bucket, "9007199254740991:4503599627370496:9007199254740991"},
-		{bucket, "9007199254740991:1:9007199254740991"},
-		{bucket, "0:1:9007199254740991"},
-		{bucket, "4503599627370495:4503599627370496:0"},
-		{window, "9007199254740991:9007199254740991"},
-		{window, "0:9007199254740991"},
+		{bucket, doubles(large, half, large, large)},
+		{bucket, doubles(large, 1, large, 0)},
+		{bucket, doubles(large, large, 0, large)},
+		{bucket, doubles(0, 1, large, 0)},
+		{bucket, doubles(half-1, half, 0, 0)},
+		{window, doubles(large, large)},
+		{window, doubles(0, large)},
 	} {
 		look.FlushDB(t.Context())
 		look.Set(t.Context(), v[0], v[1], 0)

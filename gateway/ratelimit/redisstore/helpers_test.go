@@ -2,6 +2,8 @@ package redisstore_test
 
 import (
 	"context"
+	"encoding/binary"
+	"math"
 	"net"
 	"strconv"
 	"strings"
@@ -99,6 +101,27 @@ func wantKind(t testing.TB, s ratelimit.Store, cs []ratelimit.Charge, kind strin
 		t.Errorf("take: %d decisions beside an error", len(ds))
 	}
 	return err
+}
+
+// doubles returns numbers as the scripts store them.
+func doubles(ns ...float64) string {
+	var b []byte
+	for _, n := range ns {
+		b = binary.LittleEndian.AppendUint64(b, math.Float64bits(n))
+	}
+	return string(b)
+}
+
+// stored returns the numbers that a script has stored.
+func stored(t testing.TB, value string) (ns []int64) {
+	t.Helper()
+	if len(value)%8 != 0 {
+		t.Fatalf("%q is no list of doubles", value)
+	}
+	for b := []byte(value); len(b) > 0; b = b[8:] {
+		ns = append(ns, int64(math.Float64frombits(binary.LittleEndian.Uint64(b))))
+	}
+	return ns
 }
 
 // commandCalls returns how often each command was run, of commands that the

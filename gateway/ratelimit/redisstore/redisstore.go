@@ -1,7 +1,7 @@
 // Package redisstore keeps the state of every bucket in Redis, shared by all
 // instances that use the same server and key prefix.
 //
-// A decision is one script call, however many limits it has: the script reads
+// A decision on one Redis is one script call, however many limits it has: the script reads
 // the clock of the server, decides all charges, and writes all or none, each
 // value together with its expiry. Time, order and atomicity are the server's; a
 // caller's clock decides nothing.
@@ -14,18 +14,54 @@
 // # When things fail
 //
 // An error means that nothing is known: the charge may have happened and its
-// reply been lost. So nothing is asked twice, with one exception: a server that
-// answers NOSCRIPT has run nothing, and is sent the script itself. [Kind] says
-// in one word what went wrong. A value that this package never wrote under its
-// keys is an error of kind "corrupt" and stays as it is; a well-formed one without
-// an expiry gets one with its next charge.
+// reply been lost. So nothing is asked twice, with these exceptions, before all
+// of which the server has run nothing or charged nothing: it answers NOSCRIPT
+// and is sent the script itself; a node of a cluster says who has the slot; and
+// the windows of a calendar that were sent lie elsewhere by the server's clock,
+// and are laid anew by the time that it said, once.
+//
+// [Kind] says in one word what went wrong. A value that this package never wrote
+// under its keys is an error of kind "corrupt" and stays as it is; a well-formed
+// one without an expiry gets one when it is next set: of a bucket when it outlives
+// the time it was given, of a window with its first charge.
 //
 // # Keys
 //
-//	rl:v1:{user:priya123}:plan/per-minute:tb/60    "spent:den:at"
-//	rl:v1:{user:priya123}:plan/per-day:fw/86400    "used:end"
+//	rl:v1:{user:priya123}:plan/per-minute:tb/60      spent, den, at, lives
+//	rl:v1:{user:priya123}:plan/per-minute:lb/60      the same
+//	rl:v1:{user:priya123}:plan/per-day:fw/86400      used, end
+//	rl:v1:{user:priya123}:plan/per-day:fc/day/UTC    the same
+//	rl:v1:{user:priya123}:plan/per-minute:sc/60      used, previous, begins
+//	rl:v1:{user:priya123}:plan/per-minute:sl/60      a list of one time per unit
 //
-// The head of each lua/*.lua file states what the values mean.
+// Numbers are doubles of 8 bytes. The head of each lua/*.lua file states what they
+// mean and when the key ends.
+//
+// # Cluster
+//
+// With a [redis.ClusterClient], the limits of a request are asked by hash slot:
+// one script call for each, sent at the same time. Those of one caller share a
+// slot, so a request that is limited by its caller alone is one step as ever. A
+// request with limits of several subjects (user, tenant, global) is admitted if
+// all slots admit it. If one denies or fails, what the others charged is given
+// back, in one further call each; the client waits for that no longer than
+// Options.Timeout. What this costs, against one step:
+//
+//   - Between the charge and its refund others may be denied what is then given
+//     back.
+//   - A refund that fails is not repeated; its callers have so much less quota
+//     until it drains. Options.OnRefundLost tells. Nor is anything given back
+//     where nobody knows whether it was charged, which is a slot whose answer was
+//     lost.
+//   - What has drained or ended meanwhile is not given back, and drips of a leaky
+//     bucket never are.
+//   - A policy that counts rejected attempts, a shadow and a candidate follow the
+//     verdict of the whole request, the latter two by a refund. The RetryAfter of
+//     an allowed charge that counts rejected attempts is a lower bound where its
+//     cost is above 1.
+//
+// In every case it is the caller who has less. No limit ever admits more than it
+// grants, whatever fails in between.
 //
 // # Use
 //
@@ -39,6 +75,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -60,16 +97,25 @@ type Options struct {
 	// Timeout bounds one decision as a whole: waiting for a connection, making
 	// one, asking and being answered. 1ms or more; default 50ms.
 	Timeout time.Duration
+	// OnRefundLost, if set, is told of each refund on a cluster that failed or
+	// was not tried: the callers of that request have so much less quota. It may
+	// be called from any goroutine.
+	OnRefundLost func(error)
 }
 
 // A Store is a [ratelimit.Store] in Redis. It starts no goroutine and is safe
 // for concurrent use. Make it with [New].
 type Store struct {
 	client  redis.UniversalClient
-	prefix  string // "rl:v1:"
+	cluster *redis.ClusterClient // client, if it is one
+	prefix  string               // "rl:v1:"
 	timeout time.Duration
-	script  script
+	scripts *scripts
 	probe   []ratelimit.Charge
+	// refunds holds a token for each request whose charges are being given back.
+	refunds      chan struct{}
+	closing      sync.Once
+	onRefundLost func(error)
 	// clock, if set, gives the µs that a test's prelude takes as now.
 	clock func() int64
 }
@@ -81,7 +127,7 @@ var _ ratelimit.Store = (*Store)(nil)
 // settings keep the promise of Options.Timeout; with another, the promise is as
 // good as that client keeps deadlines. Closing the store closes the client.
 func New(client redis.UniversalClient, o Options) (*Store, error) {
-	return newStore(client, o, productionPrelude, nil)
+	return newStore(client, o, lua("prelude"), nil)
 }
 
 func newStore(client redis.UniversalClient, o Options, prelude string, clock func() int64) (*Store, error) {
@@ -110,13 +156,17 @@ func newStore(client redis.UniversalClient, o Options, prelude string, clock fun
 	if err != nil {
 		return nil, fmt.Errorf("redis store: %w", err)
 	}
+	cluster, _ := client.(*redis.ClusterClient)
 	return &Store{
-		client:  client,
-		prefix:  o.KeyPrefix + ":v1:",
-		timeout: o.Timeout,
-		script:  newScript(prelude),
-		probe:   []ratelimit.Charge{{Policy: probe, Partition: "{probe}", Caller: "{probe}", Cost: 1}},
-		clock:   clock,
+		client:       client,
+		cluster:      cluster,
+		prefix:       o.KeyPrefix + ":v1:",
+		timeout:      o.Timeout,
+		scripts:      newScripts(prelude),
+		probe:        []ratelimit.Charge{{Policy: probe, Partition: "{probe}", Caller: "{probe}", Cost: 1}},
+		refunds:      make(chan struct{}, maxRefunds),
+		onRefundLost: o.OnRefundLost,
+		clock:        clock,
 	}, nil
 }
 
@@ -141,21 +191,63 @@ func (s *Store) take(ctx context.Context, charges []ratelimit.Charge, dst []rate
 	if len(charges) == 0 {
 		return dst, nil
 	}
-	c := calls.Get().(*call)
-	if err := c.build(s, charges); err != nil {
+	if err := check(charges); err != nil {
 		return dst, fmt.Errorf("take from redis: %w", err)
+	}
+	if s.cluster != nil && !s.oneSlot(charges) {
+		return s.takeSlots(ctx, charges, dst)
+	}
+	dst, _, err := s.ask(ctx, charges, dst, false)
+	return dst, err
+}
+
+// ask decides charges in one script call. With receipts it also returns what a
+// refund has to know of each, two numbers a charge.
+func (s *Store) ask(ctx context.Context, charges []ratelimit.Charge, dst []ratelimit.Decision, receipts bool) ([]ratelimit.Decision, []int64, error) {
+	reply, err := s.call(ctx, charges, 0, receipts)
+	if clock := clockError(err); clock != nil {
+		// Nothing was charged. The server has told its time, so this is all there
+		// is to know to lay the windows around it.
+		reply, err = s.call(ctx, charges, clock.Now, receipts)
+		if again := clockError(err); again != nil {
+			err = again
+		}
+	}
+	if err != nil {
+		return dst, nil, s.explain(err, charges)
+	}
+	n := perCharge * len(charges)
+	if want := n + receiptsOf(charges, receipts); len(reply) != want {
+		return dst, nil, fmt.Errorf("take from redis: %w: %d numbers for %d charges", errReply, len(reply), len(charges))
+	}
+	base := len(dst)
+	dst, err = appendDecisions(dst, charges, reply[:n])
+	if err != nil {
+		return dst[:base], nil, fmt.Errorf("take from redis: %w", err)
+	}
+	return dst, reply[n:], nil
+}
+
+func receiptsOf(charges []ratelimit.Charge, receipts bool) int {
+	if !receipts {
+		return 0
+	}
+	return perReceipt * len(charges)
+}
+
+// call sends one script call and returns its reply.
+func (s *Store) call(ctx context.Context, charges []ratelimit.Charge, now int64, receipts bool) ([]int64, error) {
+	c := calls.Get().(*call)
+	if err := c.build(s, charges, now, receipts); err != nil {
+		return nil, err
 	}
 	reply, err := s.run(ctx, c)
 	if err != nil {
 		// c is left to the garbage collector: what went wrong may still hold it.
-		return dst, s.explain(err, charges)
-	}
-	dst, err = appendDecisions(dst, charges, reply)
-	if err != nil {
-		return dst[:0], fmt.Errorf("take from redis: %w", err)
+		return nil, err
 	}
 	c.free()
-	return dst, nil
+	return reply, nil
 }
 
 // Probe does what a decision does, the same script and a write with an expiry,
@@ -169,9 +261,14 @@ func (s *Store) Probe(ctx context.Context) error {
 	return err
 }
 
-// Close closes the client. Decisions under way fail with kind "closed" or
-// finish.
+// Close waits for refunds under way, at most Options.Timeout, and closes the
+// client. Decisions under way fail with kind "closed" or finish.
 func (s *Store) Close() error {
+	s.closing.Do(func() {
+		for range cap(s.refunds) {
+			s.refunds <- struct{}{} // and let none begin
+		}
+	})
 	if err := s.client.Close(); err != nil && !errors.Is(err, redis.ErrClosed) {
 		return fmt.Errorf("close the redis client: %w", err)
 	}

@@ -12,44 +12,48 @@ import (
 // errReply is a reply that our script does not give.
 var errReply = errors.New("the reply is not one of the limiter's script; is this server a Redis?")
 
-// appendDecisions turns the reply into one decision per charge. Anything that
-// the script cannot have said is an error: a wrong answer must not pass as a
-// verdict.
+// appendDecisions turns the reply, four numbers for each charge, into decisions.
+// Anything that the script cannot have said is an error: a wrong answer must not
+// pass as a verdict.
 func appendDecisions(dst []ratelimit.Decision, charges []ratelimit.Charge, reply []int64) ([]ratelimit.Decision, error) {
-	if len(reply) != perCharge*len(charges) {
-		return dst, fmt.Errorf("%w: %d numbers for %d charges", errReply, len(reply), len(charges))
-	}
+	base := len(dst)
 	for i := range charges {
-		allowed, remaining, reset, retryAfter := reply[4*i], reply[4*i+1], reply[4*i+2], reply[4*i+3]
 		p := charges[i].Policy
-		capacity := p.Quota
-		if p.Algorithm == ratelimit.TokenBucket {
-			capacity = p.Burst
+		allowed, remaining, reset := reply[perCharge*i], reply[perCharge*i+1], reply[perCharge*i+2]
+		if allowed < 0 || allowed > 1 || remaining < 0 || remaining > p.Capacity() || reset < 0 {
+			return dst, answered(i, reply)
 		}
-		var sound bool
-		switch allowed {
-		case 0:
-			sound = retryAfter >= -1
-		case 1:
-			sound = retryAfter == 0
-		}
-		if !sound || remaining < 0 || remaining > capacity || reset < 0 {
-			return dst, fmt.Errorf("%w: charge %d was answered %d", errReply, i+1, reply[4*i:4*i+4])
-		}
-		d := ratelimit.Decision{
-			Policy:     p,
-			Allowed:    allowed == 1,
-			Remaining:  remaining,
-			Reset:      micros(reset),
-			RetryAfter: micros(retryAfter),
-			Source:     ratelimit.SourceRedis,
-		}
-		if retryAfter == -1 {
+		dst = append(dst, ratelimit.Decision{
+			Policy:    p,
+			Allowed:   allowed == 1,
+			Remaining: remaining,
+			Reset:     micros(reset),
+			Source:    ratelimit.SourceRedis,
+		})
+	}
+	admitted := ratelimit.Admitted(dst[base:])
+	for i := range charges {
+		d, wait := &dst[base+i], reply[perCharge*i+3]
+		p := d.Policy
+		switch {
+		case d.Allowed && admitted:
+			if wait < 0 || wait > 0 && p.Algorithm != ratelimit.LeakyBucket {
+				return dst, answered(i, reply)
+			}
+			d.Delay = micros(wait)
+		case wait < -1, d.Allowed && wait != 0 && !p.CountRejected:
+			return dst, answered(i, reply)
+		case wait == -1:
 			d.RetryAfter = ratelimit.Never
+		default:
+			d.RetryAfter = micros(wait)
 		}
-		dst = append(dst, d)
 	}
 	return dst, nil
+}
+
+func answered(i int, reply []int64) error {
+	return fmt.Errorf("%w: charge %d was answered %d", errReply, i+1, reply[perCharge*i:perCharge*(i+1)])
 }
 
 // micros converts microseconds to a Duration. Beyond the 292 years that a

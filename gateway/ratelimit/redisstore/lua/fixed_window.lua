@@ -1,59 +1,61 @@
--- fixed_window: a count that ends all at once. The window opens with the first
--- charge, not with the clock's minute.
+-- fixed_window: a count that ends all at once.
 --
--- stored   "used:end", decimal integers. used: units charged in this window;
---          end: µs since the epoch, when the window is over. Absent, or over:
---          nothing is used and no window is open.
--- policy   {quota, window}: quota units, >= 0, < 2^53, per window µs, > 0.
--- cost     units, >= 1.
--- expiry   the end of the window, rounded up to the next ms.
+-- stored   '<dd': used, end. used: units charged in this window; end: µs since
+--          the epoch, when the window is over. Absent, or over: nothing is used
+--          and no window is open.
+-- policy   quota: units, >= 0
+--          number 2: window, µs, > 0. It opens with the first charge.
+--          number 3: b0 < b1 < b2 < b3, µs since the epoch: where three windows
+--          of a calendar begin, and where the last one ends. The clock of this
+--          server picks one of them.
+-- amount   used, units
+-- receipt  end, 0
+-- error    CLOCK now: the time lies outside of b0 to b3
+-- expiry   the end of the window, rounded up to the next ms, and one more. It is
+--          set with the first charge of a window and kept by the others.
 --
 -- The expiry is set in the same command as the count: a count whose expiry is
 -- set in a second step can be left without one, and then denies for ever.
 local fixed_window = {}
+algorithms[2] = fixed_window
 
--- load makes a state {used, end} of what is stored; nil for what we never wrote.
-function fixed_window.load(stored)
-	if not stored then return {0, 0} end
-	local used, ends = string.match(stored, '^(%d+):(%d+)$')
-	used, ends = tonumber(used), tonumber(ends)
-	if not ends or used >= exact or ends >= exact then return nil end
-	return {used, ends}
+function fixed_window.open(key, quota, window)
+	local used, ends = 0, now + window
+	local stored = pcall('GET', key)
+	if stored then
+		if #stored ~= 16 then return nil, stored end
+		local stored_used, stored_end = parse('<dd', stored)
+		if not (stored_used >= 0 and stored_used < exact and stored_end >= 0 and stored_end < exact
+			and stored_used % 1 + stored_end % 1 == 0) then
+			return nil, stored
+		end
+		if stored_used > 0 and now < stored_end then used, ends = stored_used, stored_end end
+	end
+	return {
+		algorithm = fixed_window, before = used, after = used, most = quota, den = 1,
+		-- What is used is over some time, also where nothing is granted then.
+		resets = used > 0, ends = ends,
+	}
 end
 
--- advance returns the state as it is now.
-function fixed_window.advance(state)
-	if now >= state[2] then return {0, 0} end
-	return state
+algorithms[3] = {open = function(key, quota, b0, b1, b2, b3)
+	if now < b0 or now >= b3 then return nil, {err = string.format('CLOCK %.0f', now)} end
+	local ends = b3
+	if now < b1 then ends = b1 elseif now < b2 then ends = b2 end
+	return fixed_window.open(key, quota, ends - now)
+end}
+
+-- wait is until the window ends.
+function fixed_window.wait(charge)
+	return charge.ends - now
 end
 
--- admits tells whether cost fits.
-function fixed_window.admits(state, policy, cost)
-	return cost <= policy[1] - state[1]
+function fixed_window.save(charge, key)
+	local value = pack('<dd', charge.after, charge.ends)
+	if charge.before > 0 then return rewrite(key, value) end
+	return keep(key, value, ceil_div(charge.ends - now, 1000) + 1)
 end
 
--- charge returns the state after cost, which fits. Only a charge opens a window.
-function fixed_window.charge(state, policy, cost)
-	if state[1] == 0 then return {cost, now + policy[2]} end
-	return {state[1] + cost, state[2]}
-end
-
--- describe returns remaining (units) and reset (µs until more remains).
-function fixed_window.describe(state, policy)
-	local remaining, reset = policy[1] - state[1], 0
-	if remaining < 0 then remaining = 0 end -- the plan was lowered
-	if state[1] > 0 then reset = state[2] - now end
-	return remaining, reset
-end
-
--- retry_after returns the µs until cost, which does not fit now, would; -1 for
--- never.
-function fixed_window.retry_after(state, policy, cost)
-	if cost > policy[1] then return -1 end
-	return state[2] - now
-end
-
--- save returns the value to store and its expiry in ms, one more than it takes.
-function fixed_window.save(state)
-	return string.format('%.0f:%.0f', state[1], state[2]), ceil_div(state[2] - now, 1000) + 1
+function fixed_window.receipt(charge)
+	return charge.ends, 0
 end

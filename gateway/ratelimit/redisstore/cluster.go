@@ -1,0 +1,257 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"bouncer/gateway/ratelimit"
+)
+
+// maxRefunds is how many requests may be given back what they were charged at
+// the same time.
+const maxRefunds = 256
+
+// errManyRefunds says that a refund was not tried.
+var errManyRefunds = errors.New("too many refunds are under way")
+
+// A group is the charges of a request that live in one hash slot, and what came
+// of them.
+type group struct {
+	slot      uint16
+	index     []int // of its charges in those of the request
+	charges   []ratelimit.Charge
+	decisions []ratelimit.Decision
+	receipts  []int64
+	err       error
+}
+
+// oneSlot reports whether all charges live in the same slot.
+func (s *Store) oneSlot(charges []ratelimit.Charge) bool {
+	same := true
+	for i := 1; i < len(charges) && same; i++ {
+		same = charges[i].Partition == charges[0].Partition
+	}
+	if same {
+		return true
+	}
+	first := slot(s.key(&charges[0]))
+	for i := range charges[1:] {
+		if slot(s.key(&charges[i+1])) != first {
+			return false
+		}
+	}
+	return true
+}
+
+// group sorts charges by slot and keeps their order.
+func (s *Store) group(charges []ratelimit.Charge) (groups []*group) {
+	for i := range charges {
+		at := slot(s.key(&charges[i]))
+		n := slices.IndexFunc(groups, func(g *group) bool { return g.slot == at })
+		if n < 0 {
+			n, groups = len(groups), append(groups, &group{slot: at})
+		}
+		groups[n].index = append(groups[n].index, i)
+		groups[n].charges = append(groups[n].charges, charges[i])
+	}
+	return groups
+}
+
+// takeSlots decides charges of several slots, in one script call each, sent at
+// the same time. Where one denies or fails, what the others charged is given
+// back.
+func (s *Store) takeSlots(ctx context.Context, charges []ratelimit.Charge, dst []ratelimit.Decision) ([]ratelimit.Decision, error) {
+	groups := s.group(charges)
+	var wg sync.WaitGroup
+	for _, g := range groups {
+		wg.Go(func() { g.decisions, g.receipts, g.err = s.ask(ctx, g.charges, nil, true) })
+	}
+	wg.Wait()
+
+	denied := 0 // of those that are enforced
+	var failed error
+	for _, g := range groups {
+		if g.err != nil && failed == nil {
+			failed = g.err
+		}
+		denied += denials(g.decisions)
+	}
+	if failed != nil || denied > 0 {
+		s.undo(ctx, groups, denied, failed != nil)
+	}
+	if failed != nil {
+		return dst, failed
+	}
+	dst = append(dst, make([]ratelimit.Decision, len(charges))...)
+	for _, g := range groups {
+		for i, at := range g.index {
+			dst[at] = g.decisions[i]
+		}
+	}
+	return dst, nil
+}
+
+// denials counts the decisions that are enforced and denied.
+func denials(ds []ratelimit.Decision) (n int) {
+	for i := range ds {
+		if !ds[i].Allowed && ds[i].Policy.Role == ratelimit.Enforce {
+			n++
+		}
+	}
+	return n
+}
+
+// undo gives back what a request that is not admitted was charged, and describes
+// it so. It returns when that is done or ctx ends; the refunds then go on for
+// their own time.
+func (s *Store) undo(ctx context.Context, groups []*group, denied int, failed bool) {
+	var back []*refund
+	for _, g := range groups {
+		if g.err != nil {
+			continue // nobody knows what it charged
+		}
+		if r := s.refundOf(g, denied, failed); r != nil {
+			back = append(back, r)
+		}
+	}
+	if len(back) == 0 {
+		return
+	}
+	select {
+	case s.refunds <- struct{}{}:
+	default:
+		s.lost(errManyRefunds)
+		return
+	}
+	done := make(chan struct{})
+	own, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.timeout)
+	go func() {
+		defer close(done)
+		defer func() { <-s.refunds }()
+		defer cancel()
+		var wg sync.WaitGroup
+		for _, r := range back {
+			wg.Go(func() {
+				if err := s.giveBack(own, r); err != nil {
+					s.lost(err)
+				}
+			})
+		}
+		wg.Wait()
+	}()
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
+}
+
+func (s *Store) lost(err error) {
+	if s.onRefundLost != nil {
+		s.onRefundLost(fmt.Errorf("refund in redis: %w", err))
+	}
+}
+
+// A refund is one script call that gives back charges of one slot.
+type refund struct {
+	keys    []string
+	numbers blob
+}
+
+// refundOf says what of g is to be given back, nil for nothing, and describes
+// its decisions as those of a request that is not admitted. denied is how many
+// limits of all groups deny.
+func (s *Store) refundOf(g *group, denied int, failed bool) *refund {
+	own := denials(g.decisions)
+	r := &refund{}
+	for i := range g.charges {
+		c, d := &g.charges[i], &g.decisions[i]
+		p := c.Policy
+		d.Delay = 0
+		if !d.Allowed || c.Cost == 0 {
+			continue
+		}
+		switch {
+		case p.Role == ratelimit.Candidate:
+			twin := 0
+			if hasTwin(g.charges, i) {
+				twin = denials(g.decisions[i-1 : i])
+			}
+			if own > twin || !failed && denied == twin {
+				continue // it was not charged, or it is to be
+			}
+		case own > 0:
+			continue // its own slot knew
+		case p.CountRejected && !failed:
+			// It is charged for a request that is not admitted too. What was
+			// charged fitted, so it is the same. RetryAfter counts from there;
+			// for a cost above 1 that is no more than its lower bound.
+			if d.Remaining < c.Cost {
+				d.RetryAfter = d.Reset
+			}
+			continue
+		}
+		if p.Algorithm == ratelimit.LeakyBucket {
+			continue // drips are not given back
+		}
+		r.add(s, c, g.receipts[perReceipt*i:])
+		d.Remaining += c.Cost
+		for j := sharing(g.charges, i) - 1; j >= 0; j = sharing(g.charges, j) - 1 {
+			if g.decisions[j].Allowed {
+				d.Remaining += g.charges[j].Cost
+			}
+		}
+		switch {
+		case d.Remaining >= p.Capacity():
+			d.Remaining, d.Reset = p.Capacity(), 0
+		case p.Algorithm == ratelimit.SlidingWindowCounter:
+			d.Reset = micros(g.receipts[perReceipt*i+1])
+		}
+	}
+	if len(r.keys) == 0 {
+		return nil
+	}
+	return r
+}
+
+// add appends a charge and its receipt.
+func (r *refund) add(s *Store, c *ratelimit.Charge, receipt []int64) {
+	p := c.Policy
+	number := int64(numTokenBucket)
+	switch p.Algorithm {
+	case ratelimit.FixedWindow:
+		number = numFixedWindow
+	case ratelimit.SlidingWindowLog:
+		number = numWindowLog
+	case ratelimit.SlidingWindowCounter:
+		number = numWindowCounter
+	}
+	r.keys = append(r.keys, s.key(c))
+	for _, n := range [...]int64{number, c.Cost, receipt[0], receipt[1], p.Num(), p.Den(), p.Window.Microseconds()} {
+		r.numbers.add(n)
+	}
+}
+
+// giveBack sends a refund, once.
+func (s *Store) giveBack(ctx context.Context, r *refund) error {
+	c := &call{script: s.scripts.refund, numbers: r.numbers}
+	c.args = append(c.args, nil, nil, count(len(r.keys)))
+	for _, key := range r.keys {
+		c.args = append(c.args, key)
+	}
+	c.finish(s)
+	_, err := s.run(ctx, c)
+	return err
+}
+
+// relearn has the cluster's client ask who has which slot, after an error that
+// may mean that this has changed. It does so by itself when it is redirected,
+// but a node that is gone redirects nobody.
+func (s *Store) relearn(ctx context.Context, err error) {
+	switch Kind(err) {
+	case KindRefused, KindTimeout, KindLost, KindClusterDown, KindReadOnly, KindLoading:
+		s.cluster.ReloadState(ctx)
+	}
+}

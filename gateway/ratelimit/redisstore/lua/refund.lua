@@ -1,0 +1,83 @@
+-- refund: give back what a request was charged that was not admitted after all,
+-- as far as it still weighs.
+--
+-- KEYS[i]  the bucket of refund i, from 1
+-- ARGV[1]  numbers, as numbers.lua says; for each refund seven:
+--            algorithm  as in take
+--            cost       units that were charged, >= 1
+--            receipt    two numbers that take replied
+--            num, den   token_bucket: num/den units come back every µs
+--            window     sliding_window_counter: µs
+--
+-- reply    for each refund 1 or 0: whether anything was given back
+-- expiry   stays as it is; a bucket of which nothing is spent any more goes
+--
+-- Nothing here knows what others have charged since, so each is given back no
+-- more than would be missing of what is spent now if it had never been charged.
+-- A bucket that is gone, ended, begun anew, or counted in another scale by a
+-- plan that has changed since, gets nothing. So a refund can cost its caller
+-- quota; it never lets anybody have more than the limit.
+local refunds = {}
+
+-- write stores what is left, or nothing where that says no more than nothing.
+local function write(key, value, spent)
+	if spent > 0 then return rewrite(key, value) end
+	pcall('DEL', key)
+end
+
+-- token_bucket: first in, first out: what has drained since was this charge, and
+-- that of those before it.
+refunds[1] = function(key, cost, spent_then, at_then, num, den)
+	local stored = pcall('GET', key)
+	if not stored or #stored ~= 32 then return 0 end
+	local spent, scale, at, lives = parse('<dddd', stored)
+	if scale ~= den then return 0 end
+	local back = cost * den
+	if now > at_then then back = math.min(back, spent_then - (now - at_then) * num) end
+	if back <= 0 then return 0 end
+	spent = math.max(0, spent - back)
+	write(key, pack('<dddd', spent, scale, at, lives), spent)
+	return 1
+end
+
+refunds[2] = function(key, cost, ends_then)
+	local stored = pcall('GET', key)
+	if not stored or #stored ~= 16 then return 0 end
+	local used, ends = parse('<dd', stored)
+	if ends ~= ends_then or now >= ends then return 0 end
+	used = math.max(0, used - cost)
+	write(key, pack('<dd', used, ends), used)
+	return 1
+end
+refunds[3] = refunds[2]
+
+-- sliding_window_log: units of one time are all the same.
+refunds[4] = function(key, cost, at_then)
+	local removed = pcall('LREM', key, -cost, string.format('%.0f', at_then))
+	if removed == cost then return 1 end
+	return 0
+end
+
+-- sliding_window_counter: in the window that was charged, or as part of the
+-- previous one.
+refunds[5] = function(key, cost, begins_then, _, _, _, window)
+	local stored = pcall('GET', key)
+	if not stored or #stored ~= 24 then return 0 end
+	local used, previous, begins = parse('<ddd', stored)
+	if begins == begins_then then
+		used = math.max(0, used - cost)
+	elseif begins == begins_then + window then
+		previous = math.max(0, previous - cost)
+	else
+		return 0
+	end
+	write(key, pack('<ddd', used, previous, begins), used + previous)
+	return 1
+end
+
+local reply = {}
+for i = 1, #KEYS do
+	local number, cost, x, y, num, den, window = parse('<ddddddd', ARGV[1], 56 * i - 55)
+	reply[i] = refunds[number](KEYS[i], cost, x, y, num, den, window)
+end
+return reply
