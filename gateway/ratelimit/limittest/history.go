@@ -22,19 +22,42 @@ const (
 	// horizon is how far a clock may be moved: times stay below 2^53 µs, which
 	// is the year 2255.
 	horizon = start + 1<<52
+	// calendars is how far one may be moved where there are calendars: after 2037
+	// Go 1.26 does not know the zones' rules on the last day of a leap year.
+	calendars = 2_145_000_000_000_000
+)
+
+// A kind is an algorithm, and whether its windows are a calendar's.
+type kind struct {
+	algorithm ratelimit.Algorithm
+	calendar  bool
+}
+
+var (
+	tokenBucket = kind{algorithm: ratelimit.TokenBucket}
+	firstCharge = kind{algorithm: ratelimit.FixedWindow}
+	byCalendar  = kind{algorithm: ratelimit.FixedWindow, calendar: true}
+	windowLog   = kind{algorithm: ratelimit.SlidingWindowLog}
+	windowCount = kind{algorithm: ratelimit.SlidingWindowCounter}
+	leakyBucket = kind{algorithm: ratelimit.LeakyBucket}
 )
 
 // histories are random charges that the store and the model must answer alike.
 func histories() []check {
 	return []check{
-		{"History/TokenBucket", history([]ratelimit.Algorithm{ratelimit.TokenBucket}, 1)},
-		{"History/FixedWindow", history([]ratelimit.Algorithm{ratelimit.FixedWindow}, 1)},
-		{"History/Lists", history([]ratelimit.Algorithm{ratelimit.TokenBucket, ratelimit.FixedWindow}, 4)},
+		{"History/TokenBucket", history(1, tokenBucket)},
+		{"History/FixedWindow", history(1, firstCharge)},
+		{"History/Calendar", history(1, byCalendar)},
+		{"History/SlidingWindowLog", history(1, windowLog)},
+		{"History/SlidingWindowCounter", history(1, windowCount)},
+		{"History/LeakyBucket", history(1, leakyBucket)},
+		{"History/Lists", history(5, tokenBucket, firstCharge, byCalendar, windowLog, windowCount, leakyBucket)},
 	}
 }
 
-// history returns a check of lists of up to atOnce charges of the algorithms.
-func history(algorithms []ratelimit.Algorithm, atOnce int) func(testing.TB, NewStore) {
+// history returns a check of lists of up to atOnce charges of limits of the kinds,
+// some with a candidate behind them.
+func history(atOnce int, kinds ...kind) func(testing.TB, NewStore) {
 	return func(t testing.TB, newStore NewStore) {
 		t.Helper()
 		seed := number(t, "LIMITTEST_SEED", rand.Uint64()) //nolint:gosec // a history is to be repeatable, not secret
@@ -43,7 +66,7 @@ func history(algorithms []ratelimit.Algorithm, atOnce int) func(testing.TB, NewS
 		h := &teller{
 			bench: b, seed: seed,
 			rnd:   rand.New(rand.NewPCG(seed, 0)), //nolint:gosec // see above
-			model: newModel(), algorithms: algorithms, atOnce: atOnce,
+			model: newModel(), kinds: kinds, atOnce: atOnce,
 		}
 		for step := range steps {
 			if step%chapter == 0 {
@@ -76,14 +99,15 @@ func number(t testing.TB, name string, otherwise uint64) uint64 {
 // A teller makes up a history and compares the answers.
 type teller struct {
 	*bench
-	seed       uint64
-	rnd        *rand.Rand
-	model      *model
-	algorithms []ratelimit.Algorithm
-	atOnce     int
-	denied     uint64
+	seed   uint64
+	rnd    *rand.Rand
+	model  *model
+	kinds  []kind
+	atOnce int
+	denied uint64
 
 	latest  int64 // the latest time the clock ever showed
+	until   int64 // it is not moved beyond that
 	limits  []*plan
 	callers []*caller
 	waits   []time.Duration // of the last answers: where things are about to change
@@ -92,11 +116,14 @@ type teller struct {
 
 // A plan is one limit and the numbers it takes in turn.
 type plan struct {
-	versions []*ratelimit.Policy
+	versions []version
 	current  int
 }
 
-func (p *plan) policy() *ratelimit.Policy { return p.versions[p.current] }
+// A version is a limit and the candidate that is decided beside it, or nil.
+type version struct{ live, candidate *ratelimit.Policy }
+
+func (p *plan) version() version { return p.versions[p.current] }
 
 // A caller has a name, and for each limit a generation that is counted up when
 // its bucket is given up.
@@ -105,15 +132,25 @@ type caller struct {
 	generations []int
 }
 
+// zones are places where the clocks do all that clocks do: none, changes at
+// midnight, at two, by half an hour, by two, in both halves of the year, and
+// places far from UTC or off it by quarters of an hour.
+var zones = []string{
+	"UTC", "America/New_York", "Europe/Berlin", "Asia/Kolkata", "Asia/Kathmandu", "Pacific/Chatham",
+	"Australia/Lord_Howe", "America/Santiago", "America/Havana", "America/Nuuk", "Atlantic/Azores",
+	"Africa/Cairo", "Africa/Casablanca", "Asia/Beirut", "Antarctica/Troll", "Pacific/Kiritimati", "Pacific/Apia",
+}
+
 // begin makes new limits and callers, and puts the clock back to where it began;
 // nobody has a bucket yet that could notice.
 func (h *teller) begin(n uint64) {
 	h.clock.micros.Store(start)
-	h.latest = start
-	h.limits, h.callers, h.waits = nil, nil, nil
+	h.limits, h.callers, h.waits, h.skew = nil, nil, nil, 0
+	h.until = horizon
 	for i := range h.atOnce {
 		h.limits = append(h.limits, h.newPlan(fmt.Sprintf("c%d-%d", n, i)))
 	}
+	h.latest = h.clock.Now()
 	for i := range 1 + h.rnd.IntN(3) {
 		h.callers = append(h.callers, &caller{
 			name:        fmt.Sprintf("c%d-%d", n, i),
@@ -122,25 +159,68 @@ func (h *teller) begin(n uint64) {
 	}
 }
 
-// newPlan makes a limit of up to four versions, which differ in their numbers.
+// newPlan makes a limit of up to four versions, which differ in their numbers and
+// in what their verdict is for.
 func (h *teller) newPlan(name string) *plan {
-	spec := ratelimit.Policy{
-		Name: name, Scope: "plan/" + name,
-		Algorithm: h.algorithms[h.rnd.IntN(len(h.algorithms))],
-		Window:    h.window(),
+	k := h.kinds[h.rnd.IntN(len(h.kinds))]
+	spec := ratelimit.Policy{Name: name, Scope: "plan/" + name, Algorithm: k.algorithm, Window: h.window()}
+	if k.calendar {
+		spec.Calendar = h.calendar()
+		spec.Window = spec.Calendar.Unit.Nominal()
 	}
+	twin := h.rnd.IntN(4) == 0
 	p := &plan{}
 	for want := 1 + h.rnd.IntN(4); len(p.versions) < want; {
+		spec.CountRejected, spec.Role = h.rnd.IntN(4) == 0, ratelimit.Enforce
+		if h.rnd.IntN(8) == 0 {
+			spec.Role = ratelimit.Shadow
+		}
+		v := version{live: h.draw(spec)}
+		if twin {
+			spec.CountRejected, spec.Role = false, ratelimit.Candidate
+			v.candidate = h.draw(spec)
+		}
+		p.versions = append(p.versions, v)
+	}
+	return p
+}
+
+// draw makes a policy of spec with numbers of its own.
+func (h *teller) draw(spec ratelimit.Policy) *ratelimit.Policy {
+	for {
 		spec.Quota = h.quota(spec.Window)
-		if spec.Algorithm == ratelimit.TokenBucket {
+		switch spec.Algorithm {
+		case ratelimit.TokenBucket:
 			spec.Burst = h.burst(spec.Quota)
+		case ratelimit.LeakyBucket:
+			spec.Queue, spec.MaxDelay = h.burst(spec.Quota)-1, h.maxDelay(spec)
+		case ratelimit.SlidingWindowLog:
+			// Every unit is kept, by the model too.
+			spec.Quota = min(spec.Quota, 1+h.rnd.Int64N(300))
 		}
 		// Some of what is drawn cannot be counted, and is refused.
 		if made, err := ratelimit.NewPolicy(spec); err == nil {
-			p.versions = append(p.versions, made)
+			return made
 		}
 	}
-	return p
+}
+
+// calendar makes a calendar, and puts the clock to shortly before or after the
+// clocks are changed there, or a month or a year begins.
+func (h *teller) calendar() *ratelimit.Calendar {
+	c := &ratelimit.Calendar{
+		Unit:      ratelimit.CalendarMinute + ratelimit.CalendarUnit(h.rnd.IntN(5)), //nolint:gosec // below 5
+		Location:  zone(h.t, zones[h.rnd.IntN(len(zones))]),
+		WeekStart: time.Weekday(h.rnd.IntN(7)),
+	}
+	day := date{2026 + h.rnd.IntN(10), time.January + time.Month(h.rnd.IntN(12)), 1}
+	at := time.UnixMicro(day.begins(c.Location)).In(c.Location)
+	if _, changes := at.ZoneBounds(); !changes.IsZero() && h.rnd.IntN(3) > 0 {
+		at = changes
+	}
+	h.until = calendars
+	h.set(at.Add(time.Duration(h.rnd.Int64N(int64(3*time.Hour)) - int64(time.Hour)).Truncate(time.Microsecond)))
+	return c
 }
 
 func (h *teller) window() time.Duration {
@@ -196,10 +276,20 @@ func (h *teller) about(most int64) int64 {
 
 func pick[T any](rnd *rand.Rand, of ...T) T { return of[rnd.IntN(len(of))] }
 
+// maxDelay draws a longest wait, from less than a drip to more than the queue.
+func (h *teller) maxDelay(spec ratelimit.Policy) time.Duration {
+	if spec.Quota == 0 || h.rnd.IntN(2) == 0 {
+		return 0
+	}
+	drip := max(1, spec.Window.Microseconds()/spec.Quota)
+	longest := ratelimit.MaxWindow.Microseconds()
+	return time.Duration(1+h.rnd.Int64N(min(longest, drip*(1+h.rnd.Int64N(10))))) * time.Microsecond
+}
+
 // step lets some time pass, perhaps changes a plan, and asks for something.
 func (h *teller) step(n uint64) {
 	h.t.Helper()
-	if d := h.gap(); h.clock.Now()+d.Microseconds() < horizon {
+	if d := h.gap(); h.clock.Now()+d.Microseconds() < h.until {
 		h.clock.Advance(d)
 	}
 	h.latest = max(h.latest, h.clock.Now())
@@ -208,55 +298,56 @@ func (h *teller) step(n uint64) {
 		p := h.limits[h.rnd.IntN(len(h.limits))]
 		p.current = h.rnd.IntN(len(p.versions))
 	}
+	if h.rnd.IntN(10) == 0 {
+		h.skew = pick(h.rnd, 0, 0, 5*time.Second, -5*time.Second, 40*day, -40*day)
+	}
 	who := h.callers[h.rnd.IntN(len(h.callers))]
-	charges := make([]ratelimit.Charge, 1+h.rnd.IntN(h.atOnce))
-	for i := range charges {
+	var charges []ratelimit.Charge
+	for range 1 + h.rnd.IntN(h.atOnce) {
 		l := h.rnd.IntN(len(h.limits))
-		charges[i] = h.charge(who, l, now)
+		charges = append(charges, h.charge(who, l, now))
+		if twin := h.limits[l].version().candidate; twin != nil {
+			c := charges[len(charges)-1]
+			c.Policy = twin
+			charges = append(charges, c)
+		}
 	}
 
 	want := h.model.take(now, charges)
 	got := h.take(charges...)
 	h.remember(n, now, charges, want)
 	for i := range charges {
-		w := answer{want[i].Allowed, want[i].Remaining, want[i].Reset, want[i].RetryAfter}
-		h.equal(got[i], charges[i].Policy, w, fmt.Sprintf("charge %d of step %d", i+1, n))
+		h.equal(got[i], charges[i].Policy, answerOf(want[i]), fmt.Sprintf("charge %d of step %d", i+1, n))
 	}
 	if h.t.Failed() {
 		h.t.Fatalf("the store and the model differ in step %d; LIMITTEST_SEED=%d repeats it; before it:\n%s",
 			n, h.seed, strings.Join(h.past, "\n"))
 	}
-	if !ratelimit.Admitted(want) {
+	if !admitted(want) {
 		h.denied++
 	}
 	h.waits = h.waits[:0]
 	for _, d := range want {
-		h.waits = append(h.waits, d.Reset, max(0, d.RetryAfter))
+		h.waits = append(h.waits, d.Reset, max(0, d.RetryAfter), d.Delay)
 	}
 }
 
 // charge asks for some of limit l.
 func (h *teller) charge(who *caller, l int, now int64) ratelimit.Charge {
-	p := h.limits[l].policy()
-	c := ratelimit.Charge{Policy: p}
+	v := h.limits[l].version()
+	c := ratelimit.Charge{Policy: v.live}
 	for {
 		c.Partition = fmt.Sprintf("{user:%s-%d}", who.name, who.generations[l])
 		c.Caller = c.Partition
-		s := h.model.buckets[key(c)]
-		// A store may have forgotten what ran out, by the numbers it was charged
-		// under. Where that would show, because the clock has gone back since or
-		// the plan now drains more slowly, there is no one right answer.
-		if s.units().Sign() == 0 || s.gone > h.latest || limitOf(p).now(s, now).units().Sign() == 0 {
+		if h.certain(c, v.live, now) && h.certain(c, v.candidate, now) {
 			break
 		}
 		who.generations[l]++
 	}
-	capacity := p.Quota
-	if p.Algorithm == ratelimit.TokenBucket {
-		capacity = p.Burst
-	}
-	remaining, _ := limitOf(p).describe(limitOf(p).now(h.model.buckets[key(c)], now), now)
-	switch h.rnd.IntN(16) {
+	lim := limitOf(v.live)
+	capacity, _ := lim.describe(lim.at(state{}, now), now)
+	remaining, _ := lim.describe(lim.at(h.model.buckets[key(c)], now), now)
+	switch h.rnd.IntN(17) {
 	case 0:
 		c.Cost = capacity
 	case 1:
@@ -271,11 +362,28 @@ func (h *teller) charge(who *caller, l int, now int64) ratelimit.Charge {
 		c.Cost = 1 + h.rnd.Int64N(max(1, remaining))
 	case 8:
 		c.Cost = pick(h.rnd, tooMuch, tooMuch-1, 1<<53, 1<<53-1)
+	case 9:
+		c.Cost = 0 // looks
 	default:
 		c.Cost = 1
 	}
-	c.Cost = max(1, c.Cost)
+	if c.Cost < 0 {
+		c.Cost = 1
+	}
 	return c
+}
+
+// certain tells whether there is one right answer to c under p, which may be nil.
+// A store may have forgotten what ran out, by the numbers it was charged under.
+// Where that would show, because the clock has gone back since or the plan now
+// drains more slowly, there is none.
+func (h *teller) certain(c ratelimit.Charge, p *ratelimit.Policy, now int64) bool {
+	if p == nil {
+		return true
+	}
+	c.Policy = p
+	s := h.model.buckets[key(c)]
+	return s.empty() || s.gone > h.latest || limitOf(p).at(s, now).empty()
 }
 
 // gap is how far the clock moves before the next step, mostly not at all or to
@@ -301,7 +409,7 @@ func (h *teller) gap() time.Duration {
 	case 15, 16:
 		return time.Duration(h.rnd.Int64N(5_000_000)) * time.Microsecond
 	case 17:
-		return time.Duration(h.rnd.Int64N(int64(48*time.Hour/time.Microsecond))) * time.Microsecond
+		return time.Duration(h.rnd.Int64N(int64(2*day/time.Microsecond))) * time.Microsecond
 	default:
 		return time.Duration(1+h.rnd.IntN(1000)) * time.Microsecond
 	}
@@ -314,7 +422,7 @@ func (h *teller) remember(n uint64, now int64, charges []ratelimit.Charge, want 
 	for i, c := range charges {
 		d := want[i]
 		fmt.Fprintf(&b, "\n    %s %s: cost %d → %s", c.Partition, show(c.Policy), c.Cost,
-			answer{d.Allowed, d.Remaining, d.Reset, d.RetryAfter})
+			answerOf(d))
 	}
 	if len(h.past) == kept {
 		h.past = append(h.past[:0], h.past[1:]...)

@@ -9,26 +9,42 @@ import (
 	"bouncer/gateway/ratelimit"
 )
 
-// A model decides charges as plainly as it can be written: one map, rational
-// numbers, no thought of speed. It is what stores are compared with, so it uses
-// nothing of package ratelimit but the names of things.
+// A model decides charges as plainly as it can be written: one map, numbers of
+// any size, every timestamp kept, no thought of speed. It is what stores are
+// compared with, so it uses nothing of package ratelimit but the names of things.
 type model struct {
 	buckets map[string]state
+
+	// What the suite's own test replaces, to be caught.
+	limitOf      func(*ratelimit.Policy) limit
+	key          func(ratelimit.Charge) string
+	pays         func(verdicts []ratelimit.Decision, i int) bool
+	paysRejected func(verdicts []ratelimit.Decision, i int) bool
 }
 
-func newModel() *model { return &model{buckets: map[string]state{}} }
+func newModel() *model {
+	return &model{
+		buckets: map[string]state{},
+		limitOf: limitOf, key: key, pays: pays, paysRejected: paysRejected,
+	}
+}
 
 // A state is what is remembered of one bucket. The zero state is one that was
-// never charged.
+// never charged. Each algorithm uses some of it.
 type state struct {
-	spent *big.Rat // units; of a token bucket as of at, of a fixed window within it
-	at    int64    // token bucket: µs, when spent was true
+	spent *big.Rat // units; of a bucket or queue as of since, of a fixed window within it
+	since int64    // bucket, queue: µs, when spent was true
 	ends  int64    // fixed window: µs, when it is over
+	log   []int64  // log: µs, when each unit was charged, oldest first
+	tally tally    // counter
 	gone  int64    // µs, from when a store may have forgotten all of this
 }
 
-func unit(n int64) *big.Rat { return new(big.Rat).SetInt64(n) }
+// A tally is what was charged in window number k, counted from the epoch, and in
+// the window before it.
+type tally struct{ k, current, previous int64 }
 
+// units is spent, which may be nil.
 func (s state) units() *big.Rat {
 	if s.spent == nil {
 		return new(big.Rat)
@@ -36,188 +52,153 @@ func (s state) units() *big.Rat {
 	return s.spent
 }
 
-// key names the bucket: what is of one caller, one limit, one algorithm and one
-// window is one bucket, whatever the numbers of the plan.
-func key(c ratelimit.Charge) string {
-	return c.Partition + " " + c.Policy.Scope + " " + c.Policy.Algorithm.String() + " " + c.Policy.Window.String()
+// empty tells whether nothing is remembered that could matter to a verdict.
+func (s state) empty() bool {
+	return s.units().Sign() == 0 && len(s.log) == 0 && s.tally.current == 0 && s.tally.previous == 0
 }
 
-// take decides charges at now: one after another, all or none.
-func (m *model) take(now int64, charges []ratelimit.Charge) []ratelimit.Decision {
-	work := map[string]state{}
-	wanted := map[string]int64{}
-	admitted := true
-	out := make([]ratelimit.Decision, len(charges))
-	for i, c := range charges {
-		k := key(c)
-		current, ok := work[k]
-		if !ok {
-			current = m.buckets[k]
-		}
-		l := limitOf(c.Policy)
-		current = l.now(current, now)
-		d := ratelimit.Decision{Policy: c.Policy}
-		if l.fits(current, c.Cost) {
-			d.Allowed = true
-			current = l.spend(current, now, c.Cost)
-			work[k] = current
-			wanted[k] += c.Cost
-		} else {
-			admitted = false
-			d.RetryAfter = l.wait(l.now(m.buckets[k], now), now, wanted[k], c.Cost)
-		}
-		d.Remaining, d.Reset = l.describe(current, now)
-		out[i] = d
-	}
-	if admitted {
-		maps.Copy(m.buckets, work)
-		return out
-	}
-	for i, c := range charges {
-		l := limitOf(c.Policy)
-		out[i].Remaining, out[i].Reset = l.describe(l.now(m.buckets[key(c)], now), now)
-	}
-	return out
-}
-
-// A limit is what a policy says, in exact numbers.
-type limit struct {
-	algorithm ratelimit.Algorithm
-	quota     *big.Rat
-	capacity  *big.Rat // the most that can be spent at once
-	window    int64    // µs
-	rate      *big.Rat // units per µs; nil where nothing comes back bit by bit
+// A limit is what a policy says. There is one kind for each algorithm.
+type limit interface {
+	// at returns s as it is at now under this limit; the other methods want it so.
+	at(s state, now int64) state
+	// fits tells whether units can be spent.
+	fits(s state, now int64, units *big.Rat) bool
+	// spend returns s with cost spent, which fits.
+	spend(s state, now, cost int64) state
+	// fill returns s with as much of cost spent as there is room for: what a
+	// denied attempt is charged where those count.
+	fill(s state, now, cost int64) state
+	// describe returns what can be spent, and how long until that is more.
+	describe(s state, now int64) (int64, time.Duration)
+	// wait returns how long it is until units, which do not fit, would.
+	wait(s state, now int64, units *big.Rat) time.Duration
+	// delay returns how long a request of cost, which fits, is held.
+	delay(s state, now, cost int64) time.Duration
 }
 
 func limitOf(p *ratelimit.Policy) limit {
-	l := limit{
-		algorithm: p.Algorithm,
-		quota:     unit(p.Quota),
-		capacity:  unit(p.Quota),
-		window:    int64(p.Window / time.Microsecond),
+	window := p.Window.Microseconds()
+	switch p.Algorithm {
+	case ratelimit.TokenBucket:
+		return newBucket(p.Quota, window, p.Burst)
+	case ratelimit.LeakyBucket:
+		return newQueue(p.Quota, window, p.Queue, p.MaxDelay.Microseconds())
+	case ratelimit.SlidingWindowLog:
+		return logged{quota: p.Quota, window: window}
+	case ratelimit.SlidingWindowCounter:
+		return counted{quota: p.Quota, window: window}
+	default:
+		return fixed{quota: unit(p.Quota), window: window, calendar: p.Calendar}
 	}
-	if p.Algorithm != ratelimit.TokenBucket {
-		return l
-	}
-	l.capacity = unit(p.Burst)
-	if p.Quota == 0 {
-		return l
-	}
-	l.rate = big.NewRat(p.Quota, l.window)
-	// What is too fine to be counted below 2^53 refills one unit per so many
-	// whole microseconds, rounded up.
-	count := new(big.Int).Mul(big.NewInt(p.Burst), l.rate.Denom())
-	if count.Cmp(big.NewInt(1<<53)) >= 0 {
-		l.rate = new(big.Rat).SetFrac(big.NewInt(1), ceil(new(big.Rat).Inv(l.rate)))
-	}
-	return l
 }
 
-// grain is the smallest part of a unit that the bucket counts in.
-func (l limit) grain() *big.Rat {
-	if l.rate == nil {
-		return unit(1)
+// key names the bucket: what is of one caller, one limit, one algorithm and one
+// window is one bucket, whatever the numbers of the plan. A candidate counts
+// beside its limit.
+func key(c ratelimit.Charge) string {
+	p := c.Policy
+	k := c.Partition + " " + p.Scope + " " + p.Algorithm.String() + " " + p.Window.String()
+	if p.Calendar != nil {
+		k += " " + calendarName(p.Calendar)
 	}
-	return new(big.Rat).SetFrac(big.NewInt(1), l.rate.Denom())
+	if p.Role == ratelimit.Candidate {
+		k += " candidate"
+	}
+	return k
 }
 
-// now returns s as it is at now under this limit.
-func (l limit) now(s state, now int64) state {
-	if l.algorithm == ratelimit.FixedWindow {
-		if now >= s.ends {
-			return state{}
+// take decides charges at now.
+func (m *model) take(now int64, charges []ratelimit.Charge) []ratelimit.Decision {
+	// What each of them says, one after another: a charge finds what those before
+	// it would have spent.
+	out := make([]ratelimit.Decision, len(charges))
+	asked := make([]*big.Rat, len(charges)) // with what those before it ask of the bucket
+	trial := map[string]state{}
+	wanted := map[string]*big.Rat{}
+	for i, c := range charges {
+		k, l := m.key(c), m.limitOf(c.Policy)
+		if wanted[k] == nil {
+			wanted[k] = new(big.Rat)
 		}
-		return s
-	}
-	// In this limit's grains, rounded against the caller; never above the
-	// capacity; less what came back since.
-	grains := ceil(new(big.Rat).Quo(s.units(), l.grain()))
-	spent := new(big.Rat).Mul(new(big.Rat).SetInt(grains), l.grain())
-	spent = least(spent, l.capacity)
-	at := s.at
-	if now > at {
-		if l.rate != nil {
-			back := new(big.Rat).Mul(l.rate, unit(now-at))
-			spent.Sub(spent, least(back, spent))
+		before := m.under(l, trial, k, now)
+		asked[i] = new(big.Rat).Add(wanted[k], unit(c.Cost))
+		out[i] = ratelimit.Decision{Policy: c.Policy, Allowed: c.Cost == 0 || l.fits(before, now, unit(c.Cost))}
+		if c.Cost > 0 && out[i].Allowed {
+			trial[k] = l.spend(before, now, c.Cost)
+			wanted[k] = asked[i]
 		}
-		at = now
 	}
-	return state{spent: spent, at: at, gone: s.gone}
+
+	// Who pays what, and how it stands with each then.
+	spent := map[string]state{}
+	for i, c := range charges {
+		k, l := m.key(c), m.limitOf(c.Policy)
+		s := m.under(l, spent, k, now)
+		from := l.at(m.buckets[k], now) // where those who are denied begin to wait
+		waits := !out[i].Allowed
+		switch {
+		case c.Cost == 0:
+		case m.pays(out, i):
+			if admitted(out) {
+				out[i].Delay = l.delay(s, now, c.Cost)
+			}
+			s = l.spend(s, now, c.Cost)
+			spent[k] = s
+		case m.paysRejected(out, i):
+			s = l.fill(s, now, c.Cost)
+			spent[k] = s
+			from, waits = s, !l.fits(s, now, asked[i])
+		}
+		out[i].Remaining, out[i].Reset = l.describe(s, now)
+		if waits {
+			out[i].RetryAfter = l.wait(from, now, asked[i])
+		}
+	}
+	maps.Copy(m.buckets, spent)
+	return out
 }
 
-// fits tells whether cost can be spent.
-func (l limit) fits(s state, cost int64) bool {
-	if l.quota.Sign() == 0 {
+// admitted tells whether a request with these verdicts is: every limit that is
+// enforced allows.
+func admitted(ds []ratelimit.Decision) bool {
+	for _, d := range ds {
+		if d.Policy.Role == ratelimit.Enforce && !d.Allowed {
+			return false
+		}
+	}
+	return true
+}
+
+// pays tells whether limit i is charged its cost. Only those are that allow it. A
+// candidate is if the request would be admitted with the candidate in the place
+// of its twin, which stands before it.
+func pays(ds []ratelimit.Decision, i int) bool {
+	if !ds[i].Allowed {
 		return false
 	}
-	return new(big.Rat).Add(s.units(), unit(cost)).Cmp(l.capacity) <= 0
+	if ds[i].Policy.Role == ratelimit.Candidate {
+		return admitted(ds[:i-1]) && admitted(ds[i:])
+	}
+	return admitted(ds)
 }
 
-// spend returns s with cost spent, which fits.
-func (l limit) spend(s state, now, cost int64) state {
-	spent := new(big.Rat).Add(s.units(), unit(cost))
-	if l.algorithm == ratelimit.FixedWindow {
-		ends := s.ends
-		if s.units().Sign() == 0 {
-			ends = now + l.window
-		}
-		return state{spent: spent, ends: ends, gone: ends}
-	}
-	full := new(big.Rat).Quo(spent, l.rate)
-	return state{spent: spent, at: s.at, gone: s.at + clamp(ceil(full))}
+// paysRejected tells whether limit i is charged for a request that is denied. One
+// that grants nothing has nothing to charge.
+func paysRejected(ds []ratelimit.Decision, i int) bool {
+	return !admitted(ds) && ds[i].Policy.CountRejected && ds[i].Policy.Quota > 0
 }
 
-// describe returns what can be spent, and how long until that is more.
-func (l limit) describe(s state, now int64) (int64, time.Duration) {
-	if l.quota.Sign() == 0 {
-		return 0, reset0(l, s, now)
+// under returns the state of bucket k under l at now: what the list at hand made
+// of it so far, or what it was before.
+func (m *model) under(l limit, list map[string]state, k string, now int64) state {
+	s, ok := list[k]
+	if !ok {
+		s = m.buckets[k]
 	}
-	free := new(big.Rat).Sub(l.capacity, s.units())
-	if free.Sign() < 0 {
-		free = new(big.Rat)
-	}
-	remaining := floor(free)
-	if s.units().Sign() == 0 {
-		return remaining, 0
-	}
-	if l.algorithm == ratelimit.FixedWindow {
-		return remaining, micros(big.NewInt(s.ends - now))
-	}
-	return remaining, l.until(s, now, unit(remaining+1))
+	return l.at(s, now)
 }
 
-// reset0 is the reset of a quota of 0: a window that was opened under another
-// quota still ends, a bucket never gains.
-func reset0(l limit, s state, now int64) time.Duration {
-	if l.algorithm == ratelimit.FixedWindow && s.units().Sign() > 0 {
-		return micros(big.NewInt(s.ends - now))
-	}
-	return 0
-}
-
-// wait returns how long it is until cost fits beside what earlier charges of the
-// same list want of this bucket; s is the bucket without them.
-func (l limit) wait(s state, now, earlier, cost int64) time.Duration {
-	wanted := new(big.Rat).Add(unit(earlier), unit(cost))
-	if l.quota.Sign() == 0 || wanted.Cmp(l.capacity) > 0 {
-		return ratelimit.Never
-	}
-	if l.algorithm == ratelimit.FixedWindow {
-		return micros(big.NewInt(s.ends - now))
-	}
-	return l.until(s, now, wanted)
-}
-
-// until returns how long it is until units can be spent.
-func (l limit) until(s state, now int64, units *big.Rat) time.Duration {
-	// spent - rate*t + units <= capacity
-	over := new(big.Rat).Sub(new(big.Rat).Add(s.units(), units), l.capacity)
-	t := ceil(over.Quo(over, l.rate))
-	if s.at > now {
-		t.Add(t, big.NewInt(s.at-now)) // the clock is behind and must catch up first
-	}
-	return micros(t)
-}
+func unit(n int64) *big.Rat { return new(big.Rat).SetInt64(n) }
 
 func least(a, b *big.Rat) *big.Rat {
 	if a.Cmp(b) < 0 {

@@ -1,10 +1,7 @@
 package limittest
 
 import (
-	"context"
 	"fmt"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,6 +18,20 @@ func tables() []check {
 		}})
 	}
 
+	bucketStories(add)
+	windowStories(add)
+	calendarStories(add)
+	logStories(add)
+	counterStories(add)
+	queueStories(add)
+	roleStories(add)
+	rejectedStories(add)
+	listStories(add)
+	return all
+}
+
+// bucketStories: a token bucket is full of a burst and refills at a steady rate.
+func bucketStories(add func(name string, story func(b *bench))) {
 	add("TokenBucket/BurstThenOneAtATime", func(b *bench) {
 		// 100 a minute is one in 600 ms; 20 at once.
 		p := bucket(b.t, "per-minute", 100, minute, 20)
@@ -148,7 +159,10 @@ func tables() []check {
 		b.clock.Advance(half)
 		b.want("priya123", p, 1, yes(0, second))
 	})
+}
 
+// windowStories: a fixed window grants its quota once.
+func windowStories(add func(name string, story func(b *bench))) {
 	add("FixedWindow/OpensWithTheFirstCharge", func(b *bench) {
 		p := window(b.t, "per-minute", 3, minute)
 		b.clock.Advance(17 * second)
@@ -197,7 +211,10 @@ func tables() []check {
 		b.want("priya123", p, 2, no(1, ratelimit.MaxWindow, ratelimit.MaxWindow))
 		b.want("priya123", p, 1, yes(0, ratelimit.MaxWindow))
 	})
+}
 
+// listStories: charges of one list are decided in one step, all or none.
+func listStories(add func(name string, story func(b *bench))) {
 	add("List/OneDenialChargesNone", func(b *bench) {
 		small, large := bucket(b.t, "small", 1, second, 1), window(b.t, "large", 10, minute)
 		both := func() []ratelimit.Decision {
@@ -281,114 +298,6 @@ func tables() []check {
 		b.want("priya123", bucket(b.t, "per-minute", 60, minute, 5), 5, yes(0, second))
 		b.want("priya123", bucket(b.t, "per-minute", 60, minute, 5), 1, no(0, second, second))
 	})
-	return all
 }
 
 const half = 500 * time.Millisecond
-
-// concurrent are the promises to many who ask at once.
-func concurrent() []check {
-	return []check{
-		{"Concurrent/ExactlyAsManyAsThereAre", exactlyAsMany},
-		{"Concurrent/AllOrNone", concurrentAllOrNone},
-	}
-}
-
-// exactlyAsMany: however many ask at once, no more and no fewer than the limit
-// allows are admitted, and no two see the same remaining.
-func exactlyAsMany(t testing.TB, newStore NewStore) {
-	t.Helper()
-	const callers, each, quota = 50, 4, 125
-	b := newBench(t, newStore)
-	for _, p := range []*ratelimit.Policy{
-		bucket(t, "bucket", quota, time.Hour, quota),
-		window(t, "window", quota, time.Hour),
-	} {
-		var admitted atomic.Int64
-		var seen [quota]atomic.Int64
-		errs := atCallers(callers, func(ctx context.Context) error {
-			for range each {
-				ds, err := b.store.Take(ctx, []ratelimit.Charge{charge("priya123", p, 1)}, nil)
-				if err != nil {
-					return err
-				}
-				if ratelimit.Admitted(ds) {
-					admitted.Add(1)
-					if r := ds[0].Remaining; r >= 0 && r < quota {
-						seen[r].Add(1)
-					}
-				}
-			}
-			return nil
-		})
-		for _, err := range errs {
-			t.Errorf("take: %v", err)
-		}
-		if n := admitted.Load(); n != quota {
-			t.Errorf("%s: %d callers at once were admitted %d times; want %d", show(p), callers, n, quota)
-		}
-		for r := range seen {
-			if n := seen[r].Load(); n != 1 {
-				t.Errorf("%s: %d admissions saw a remaining of %d; want 1", show(p), n, r)
-			}
-		}
-	}
-}
-
-// concurrentAllOrNone: callers that fight over two limits, named in either
-// order, leave both with the same count.
-func concurrentAllOrNone(t testing.TB, newStore NewStore) {
-	t.Helper()
-	const callers, each, narrow, wide = 20, 10, 60, 1000
-	b := newBench(t, newStore)
-	p, q := window(t, "narrow", narrow, time.Hour), bucket(t, "wide", wide, time.Hour, wide)
-	var turn, admitted atomic.Int64
-	errs := atCallers(callers, func(ctx context.Context) error {
-		for range each {
-			charges := []ratelimit.Charge{charge("priya123", p, 1), charge("priya123", q, 1)}
-			if turn.Add(1)%2 == 0 {
-				charges[0], charges[1] = charges[1], charges[0]
-			}
-			ds, err := b.store.Take(ctx, charges, nil)
-			if err != nil {
-				return err
-			}
-			if ratelimit.Admitted(ds) {
-				admitted.Add(1)
-			}
-		}
-		return nil
-	})
-	for _, err := range errs {
-		t.Errorf("take: %v", err)
-	}
-	if n := admitted.Load(); n != narrow {
-		t.Errorf("admitted %d; want %d", n, narrow)
-	}
-	if d := b.take(charge("priya123", q, 1))[0]; d.Remaining != wide-narrow-1 {
-		t.Errorf("the wide limit has %d left; want %d: denials must not charge it", d.Remaining, wide-narrow-1)
-	}
-}
-
-// atCallers runs f in n goroutines at once and returns their errors.
-func atCallers(n int, f func(context.Context) error) []error {
-	var (
-		wg   sync.WaitGroup
-		mu   sync.Mutex
-		errs []error
-	)
-	gate := make(chan struct{})
-	for range n {
-		wg.Go(func() {
-			<-gate
-			if err := f(context.Background()); err != nil {
-				mu.Lock()
-				errs = append(errs, err)
-				mu.Unlock()
-			}
-		})
-	}
-	close(gate)
-	wg.Wait()
-	return errs
-}
