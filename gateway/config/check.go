@@ -164,10 +164,11 @@ func reachable(f *routesFile, p *plansFile) reach {
 	for _, k := range f.auth.keys {
 		named[k.Plan] = true
 	}
-	// A token may name any plan; a key file that could not be read, too.
+	// A token may name any plan, also that of callers without credentials; a
+	// key file that could not be read, too.
 	all := f.auth.claimsPlan || f.auth.keysFile.given() && !f.auth.keysKnown
 	for _, d := range p.plans {
-		if named[d.Name] || all && d != r.anonymous {
+		if named[d.Name] || all {
 			r.credentials = append(r.credentials, d)
 		}
 	}
