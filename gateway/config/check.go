@@ -290,6 +290,7 @@ func checkDangers(f *routesFile, p *plansFile) {
 			for _, l := range f.order {
 				l.warnHeader()
 			}
+			f.warnSockets(p)
 		}
 	}
 	if p == nil {
@@ -318,6 +319,76 @@ func checkDangers(f *routesFile, p *plansFile) {
 			}
 		}
 	}
+}
+
+// warnSockets warns of limits per address where nobody has one: the peer of a
+// unix socket has none, and nobody is trusted to tell the client's.
+func (f *routesFile) warnSockets(p *plansFile) {
+	if len(f.sockets) == 0 {
+		return
+	}
+	var shared []string // fields
+	add := func(path string, l *limitDecl, anonymous bool) {
+		if l != nil && l.ok && l.Rate.Quota > 0 && !slices.Contains(shared, path) && l.byAddress(anonymous) {
+			shared = append(shared, path)
+		}
+	}
+	for _, r := range f.edge {
+		add("limits."+r.name, f.limits[r.name], true)
+	}
+	anonymous := false
+	for _, r := range f.routes {
+		if r.costOK && r.Cost == 0 {
+			continue
+		}
+		open := r.Auth == AuthOptional || r.Auth == AuthNone
+		anonymous = anonymous || open
+		for _, n := range r.limits {
+			add("limits."+n.name, f.limits[n.name], open)
+		}
+	}
+	if p != nil {
+		for _, d := range p.plans {
+			for _, l := range d.limits {
+				add(fmt.Sprintf("plans.%s.%s", d.Name, l.Name), l, anonymous && d.Name == p.anon.name)
+			}
+		}
+	}
+	if f.auth.given && f.auth.FailureLimit != nil {
+		shared = append(shared, "auth.failure_limit")
+	}
+	if len(shared) == 0 {
+		return
+	}
+	names := strings.Join(shared, ", ")
+	if n := len(shared) - 8; n > 0 {
+		names = fmt.Sprintf("%s and %d more", strings.Join(shared[:8], ", "), n)
+	}
+	for _, at := range f.sockets {
+		at.warnf("nobody has an address on a socket, and client_ip.trusted_proxies names nobody, so that all callers share one count "+
+			"in what is counted per ip (%s); name the networks of your proxies, or 127.0.0.1, and the peer on the socket is believed too", names)
+	}
+}
+
+// byAddress reports whether requests from one address share one count (or one
+// for each route), since nothing else tells them apart. The address stands in
+// for what anonymous callers do not have.
+func (l *limitDecl) byAddress(anonymous bool) bool {
+	address := false
+	for _, d := range l.Per {
+		switch d.Kind {
+		case PerIP:
+			address = true
+		case PerUser, PerAPIKey, PerTenant:
+			if !anonymous {
+				return false
+			}
+			address = true
+		case PerHeader:
+			return false
+		}
+	}
+	return address
 }
 
 // warnHeader warns of a limit per header that every client can set.

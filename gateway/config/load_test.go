@@ -434,3 +434,21 @@ func TestRoutesOfOneShape(t *testing.T) {
 		t.Errorf("refused or warned of: %s", got)
 	}
 }
+
+// On a socket nothing is warned of where an address is told or none is counted.
+func TestSocketWithoutWarning(t *testing.T) {
+	socket := strings.Replace(smallRoutes, `":8080"`, `"unix:/run/gateway.sock"`, 1)
+	const edge = "limits: {e: {per: ip, algorithm: token_bucket, limit: 5/minute}}\nedge: [e]\n"
+	for _, routes := range []string{
+		socket,
+		socket + edge + "client_ip: {trusted_proxies: [127.0.0.1]}\n",
+		socket + strings.Replace(edge, "per: ip", "per: global", 1),
+	} {
+		if c, got := problems(t, map[string]string{"routes.yaml": routes}); c == nil || got != "" {
+			t.Errorf("%s\nis refused or warned of: %s", routes, got)
+		}
+	}
+	if c, got := problems(t, map[string]string{"routes.yaml": socket + edge}); c == nil || strings.Count(got, "warning") != 1 {
+		t.Errorf("no warning, or several: %s", got)
+	}
+}

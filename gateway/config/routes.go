@@ -22,7 +22,8 @@ type ref struct {
 type routesFile struct {
 	root      value
 	listen    Listen
-	adminAt   value // listen.admin, or the root
+	sockets   []value // public addresses that are unix sockets
+	adminAt   value   // listen.admin, or the root
 	admin     Admin
 	hasToken  bool // a token was named, even if it could not be read
 	shutdown  time.Duration
@@ -52,7 +53,7 @@ func readRoutes(root value) *routesFile {
 		return nil
 	}
 	o.extensions = true
-	f.listen, f.adminAt = readListen(o)
+	f.readListen(o)
 	f.readAdmin(o)
 	f.shutdown = o.duration("shutdown_timeout", 30*time.Second, 0, day)
 	f.drain = o.duration("drain_delay", 0, 0, day)
@@ -117,17 +118,19 @@ func (v value) refs(wanted string) []ref {
 
 const wantedAddress = `"host:port", ":port" or "unix:/path"`
 
-// readListen reads listen. The second result is where the admin address
-// stands, for what is said of it later.
-func readListen(top *object) (Listen, value) {
-	l := Listen{Admin: "127.0.0.1:9090"}
+// readListen reads listen.
+func (f *routesFile) readListen(top *object) {
+	l := &f.listen
+	l.Admin = "127.0.0.1:9090"
+	f.adminAt = top.value
 	v, ok := top.need("listen", "listen.http, listen.https or both")
 	if !ok {
-		return l, top.value
+		return
 	}
+	f.adminAt = v
 	o, ok := v.object("http, https and admin")
 	if !ok {
-		return l, v
+		return
 	}
 	var publicAt []value
 	if a, ok := o.get("http", wantedAddress); ok {
@@ -147,9 +150,8 @@ func readListen(top *object) (Listen, value) {
 	if l.HTTPS != nil && l.HTTP != "" && sameAddress(l.HTTP, l.HTTPS.Address) {
 		publicAt[1].errorf("is the address of listen.http too; want another port")
 	}
-	adminAt := v
 	if a, ok := o.get("admin", wantedAddress); ok {
-		adminAt = a
+		f.adminAt = a
 		if s, ok := a.listenAddress(); ok {
 			l.Admin = s
 		}
@@ -159,13 +161,15 @@ func readListen(top *object) (Listen, value) {
 		if i == len(publicAt)-1 && l.HTTPS != nil {
 			public = l.HTTPS.Address
 		}
+		if strings.HasPrefix(public, "unix:") {
+			f.sockets = append(f.sockets, p)
+		}
 		if sameAddress(l.Admin, public) {
-			adminAt.errorf("the admin listener has the address of %s, where everyone can reach it; want another port", p.path)
+			f.adminAt.errorf("the admin listener has the address of %s, where everyone can reach it; want another port", p.path)
 			break
 		}
 	}
 	o.done()
-	return l, adminAt
 }
 
 // readHTTPS reads listen.https; nil if anything was wrong.
