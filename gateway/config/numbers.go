@@ -131,7 +131,7 @@ func mulDiv(a, b, c int64) int64 {
 		return math.MaxInt64
 	}
 	q, _ := bits.Div64(hi, lo, uint64(c)) //nolint:gosec // not negative
-	return int64(min(q, math.MaxInt64))   //nolint:gosec // bounded
+	return int64(min(q, math.MaxInt64))
 }
 
 func gcd(a, b int64) int64 {
