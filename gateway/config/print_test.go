@@ -214,3 +214,23 @@ func TestSecretMasksItself(t *testing.T) {
 		t.Errorf("the newline was not cut: %q", string(c.Admin.Token))
 	}
 }
+
+// A path with white space, or what else means something in YAML, is read again
+// as it was, and so is an address for a host.
+func TestPrintPathAndHost(t *testing.T) {
+	routes := strings.NewReplacer("/open", `"/the day: after, {name}/100%/[a] 'b'"`, "name: open", `name: open, host: "::1"`).Replace(smallRoutes)
+	dir := smallDir(t, map[string]string{"routes.yaml": routes})
+	c, report := load(dir, nil)
+	if c == nil {
+		t.Fatal(text(report, dir))
+	}
+	printed := parts(t, c)
+	write(t, dir, map[string]string{"routes.yaml": printed[0]})
+	c2, report := load(dir, nil)
+	if c2 == nil {
+		t.Fatalf("%s\n%s", text(report, dir), printed[0])
+	}
+	if r := c2.Routes[0]; r.Path != "/the day: after, {name}/100%/[a] 'b'" || r.Host != "[::1]" {
+		t.Errorf("path %q, host %q:\n%s", r.Path, r.Host, printed[0])
+	}
+}

@@ -121,7 +121,7 @@ func readMethods(v value) ([]string, bool) {
 			vs[i].errorf("%s is not a method; want one such as GET", quote(m))
 			ok = false
 		case strings.EqualFold(m, "CONNECT") || strings.EqualFold(m, "TRACE"):
-			vs[i].errorf("requests with %s are refused with 501, so that none matches; remove it", quote(m))
+			vs[i].errorf("requests with %s are refused whatever the route, so that none matches; remove it", quote(m))
 			ok = false
 		case m != strings.ToUpper(m):
 			vs[i].errorf("%s: methods are written in upper case (did you mean %q?)", quote(m), strings.ToUpper(m))
