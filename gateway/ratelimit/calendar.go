@@ -178,6 +178,11 @@ func (c *Calendar) begins(y int, m time.Month, d int) int64 {
 		_, offset := t.Zone()
 		_, ends := t.ZoneBounds()
 		at := max(t.Unix(), midnight-int64(offset))
+		if !ends.IsZero() && !ends.After(t) {
+			// On the last day of a leap year, package time lets a zone end the day
+			// before. No zone begins between two quarters of an hour.
+			ends = t.Truncate(15 * time.Minute).Add(15 * time.Minute)
+		}
 		if ends.IsZero() || at < ends.Unix() {
 			return at
 		}

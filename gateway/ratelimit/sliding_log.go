@@ -80,9 +80,9 @@ func chargeLog(s State, now, units int64) State {
 
 // fillLog returns s with cost more, of which the newest Quota units count.
 func (p *Policy) fillLog(s State, now, cost int64) State {
-	s = chargeLog(s, now, min(cost, p.Quota))
-	s.Spent = min(s.Spent, p.Quota)
-	return s
+	cost = min(cost, p.Quota)
+	s.Spent = min(s.Spent, p.Quota-cost) // the oldest make room
+	return chargeLog(s, now, cost)
 }
 
 func (p *Policy) describeLog(s State, now int64) (remaining int64, reset time.Duration) {
