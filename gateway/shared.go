@@ -11,6 +11,8 @@ import (
 	"reflect"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"bouncer/gateway/config"
 	"bouncer/gateway/fallback"
 	"bouncer/gateway/ratelimit"
@@ -52,11 +54,7 @@ func (g *Gateway) makeShared(cfg *config.Config) (*shared, error) {
 	if err != nil {
 		return nil, fmt.Errorf("store.redis.tls: %w", err)
 	}
-	client, err := redisstore.NewClient(redisstore.ClientOptions{
-		Network: sh.cfg.Network, Address: sh.cfg.Address, DB: sh.cfg.DB,
-		Username: sh.cfg.Username, Password: string(sh.cfg.Password), PasswordFile: sh.cfg.PasswordFile,
-		TLS: tlsConfig, Timeout: sh.cfg.Timeout,
-	})
+	client, err := redisClient(sh.cfg, tlsConfig)
 	if err != nil {
 		return nil, fmt.Errorf("store.redis: %w", err)
 	}
@@ -84,6 +82,20 @@ func (g *Gateway) makeShared(cfg *config.Config) (*shared, error) {
 		return nil, errors.Join(fmt.Errorf("store.redis: %w", err), sh.redis.Close())
 	}
 	return sh, nil
+}
+
+// redisClient is for one server, or for the cluster it is entered through. It
+// connects to nothing.
+func redisClient(c *config.Redis, tlsConfig *tls.Config) (redis.UniversalClient, error) {
+	o := redisstore.ClientOptions{
+		Username: c.Username, Password: string(c.Password), PasswordFile: c.PasswordFile,
+		TLS: tlsConfig, Timeout: c.Timeout,
+	}
+	if len(c.Addresses) > 0 {
+		return redisstore.NewClusterClient(c.Addresses, o)
+	}
+	o.Network, o.Address, o.DB = c.Network, c.Address, c.DB
+	return redisstore.NewClient(o)
 }
 
 // storeErrorKinds are all the labels gateway_store_errors_total can have.

@@ -45,6 +45,10 @@ func handler(now func() time.Time) http.Handler {
 		answer(w, http.StatusOK, all)
 	})
 	mux.HandleFunc("POST /login", login)
+	mux.HandleFunc("POST /password-reset", func(w http.ResponseWriter, _ *http.Request) {
+		// The same answer for everybody: it must not tell who has an account.
+		answer(w, http.StatusAccepted, map[string]string{"sent": "if there is such an account, a mail is on its way"})
+	})
 	return mux
 }
 

@@ -5,11 +5,7 @@ import "slices"
 // notYet names what is read and checked here while the gateway cannot do it
 // yet. Each is refused where it stands. An entry goes when the gateway does
 // what it names, and this file with the last of them.
-var notYet = []string{
-	SlidingWindowLog, SlidingWindowCounter, LeakyBucket,
-	"anchor: calendar", "count_rejected", "mode: shadow", "candidate",
-	"urls", "usage_path",
-}
+var notYet []string
 
 // refuse reports at v that what is as yet unknown to the gateway, if it is.
 func (v value) refuse(what string) {
