@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -42,22 +43,35 @@ var (
 	leakyBucket = kind{algorithm: ratelimit.LeakyBucket}
 )
 
+// A story is what a history tells of.
+type story struct {
+	kinds  []kind // of limits
+	atOnce int    // charges of one list, at most, not counting candidates
+	// apart: each limit of a list counts by a partition of its own, as those of a
+	// user, a tenant and a route do. Else they are all one caller's.
+	apart bool
+	// steady: all limits are enforced and keep their numbers, no denied attempt
+	// counts, and the clock does not go back.
+	steady bool
+}
+
+var allKinds = []kind{tokenBucket, firstCharge, byCalendar, windowLog, windowCount, leakyBucket}
+
 // histories are random charges that the store and the model must answer alike.
 func histories() []check {
 	return []check{
-		{"History/TokenBucket", history(1, tokenBucket)},
-		{"History/FixedWindow", history(1, firstCharge)},
-		{"History/Calendar", history(1, byCalendar)},
-		{"History/SlidingWindowLog", history(1, windowLog)},
-		{"History/SlidingWindowCounter", history(1, windowCount)},
-		{"History/LeakyBucket", history(1, leakyBucket)},
-		{"History/Lists", history(5, tokenBucket, firstCharge, byCalendar, windowLog, windowCount, leakyBucket)},
+		{"History/TokenBucket", history(story{kinds: []kind{tokenBucket}, atOnce: 1})},
+		{"History/FixedWindow", history(story{kinds: []kind{firstCharge}, atOnce: 1})},
+		{"History/Calendar", history(story{kinds: []kind{byCalendar}, atOnce: 1})},
+		{"History/SlidingWindowLog", history(story{kinds: []kind{windowLog}, atOnce: 1})},
+		{"History/SlidingWindowCounter", history(story{kinds: []kind{windowCount}, atOnce: 1})},
+		{"History/LeakyBucket", history(story{kinds: []kind{leakyBucket}, atOnce: 1})},
+		{"History/Lists", history(story{kinds: allKinds, atOnce: 5})},
 	}
 }
 
-// history returns a check of lists of up to atOnce charges of limits of the kinds,
-// some with a candidate behind them.
-func history(atOnce int, kinds ...kind) func(testing.TB, NewStore) {
+// history returns a check that tells of s.
+func history(s story) func(testing.TB, NewStore) {
 	return func(t testing.TB, newStore NewStore) {
 		t.Helper()
 		seed := number(t, "LIMITTEST_SEED", rand.Uint64()) //nolint:gosec // a history is to be repeatable, not secret
@@ -66,7 +80,7 @@ func history(atOnce int, kinds ...kind) func(testing.TB, NewStore) {
 		h := &teller{
 			bench: b, seed: seed,
 			rnd:   rand.New(rand.NewPCG(seed, 0)), //nolint:gosec // see above
-			model: newModel(), kinds: kinds, atOnce: atOnce,
+			model: newModel(), story: s,
 		}
 		for step := range steps {
 			if step%chapter == 0 {
@@ -99,11 +113,10 @@ func number(t testing.TB, name string, otherwise uint64) uint64 {
 // A teller makes up a history and compares the answers.
 type teller struct {
 	*bench
+	story
 	seed   uint64
 	rnd    *rand.Rand
 	model  *model
-	kinds  []kind
-	atOnce int
 	denied uint64
 
 	latest  int64 // the latest time the clock ever showed
@@ -125,11 +138,19 @@ type version struct{ live, candidate *ratelimit.Policy }
 
 func (p *plan) version() version { return p.versions[p.current] }
 
-// A caller has a name, and for each limit a generation that is counted up when
-// its bucket is given up.
+// A caller has a name, and a generation that is counted up when its buckets are
+// given up.
 type caller struct {
-	name        string
-	generations []int
+	name       string
+	generation int
+}
+
+// partition names the bucket of c in limit l.
+func (h *teller) partition(c *caller, l int) string {
+	if h.apart {
+		return fmt.Sprintf("{user:%s-%d-%d}", c.name, c.generation, l)
+	}
+	return fmt.Sprintf("{user:%s-%d}", c.name, c.generation)
 }
 
 // zones are places where the clocks do all that clocks do: none, changes at
@@ -152,10 +173,7 @@ func (h *teller) begin(n uint64) {
 	}
 	h.latest = h.clock.Now()
 	for i := range 1 + h.rnd.IntN(3) {
-		h.callers = append(h.callers, &caller{
-			name:        fmt.Sprintf("c%d-%d", n, i),
-			generations: make([]int, len(h.limits)),
-		})
+		h.callers = append(h.callers, &caller{name: fmt.Sprintf("c%d-%d", n, i)})
 	}
 }
 
@@ -167,6 +185,9 @@ func (h *teller) newPlan(name string) *plan {
 	if k.calendar {
 		spec.Calendar = h.calendar()
 		spec.Window = spec.Calendar.Unit.Nominal()
+	}
+	if h.steady {
+		return &plan{versions: []version{{live: h.draw(spec)}}}
 	}
 	twin := h.rnd.IntN(4) == 0
 	p := &plan{}
@@ -289,7 +310,7 @@ func (h *teller) maxDelay(spec ratelimit.Policy) time.Duration {
 // step lets some time pass, perhaps changes a plan, and asks for something.
 func (h *teller) step(n uint64) {
 	h.t.Helper()
-	if d := h.gap(); h.clock.Now()+d.Microseconds() < h.until {
+	if d := h.gap(); h.clock.Now()+d.Microseconds() < h.until && (d >= 0 || !h.steady) {
 		h.clock.Advance(d)
 	}
 	h.latest = max(h.latest, h.clock.Now())
@@ -301,17 +322,7 @@ func (h *teller) step(n uint64) {
 	if h.rnd.IntN(10) == 0 {
 		h.skew = pick(h.rnd, 0, 0, 5*time.Second, -5*time.Second, 40*day, -40*day)
 	}
-	who := h.callers[h.rnd.IntN(len(h.callers))]
-	var charges []ratelimit.Charge
-	for range 1 + h.rnd.IntN(h.atOnce) {
-		l := h.rnd.IntN(len(h.limits))
-		charges = append(charges, h.charge(who, l, now))
-		if twin := h.limits[l].version().candidate; twin != nil {
-			c := charges[len(charges)-1]
-			c.Policy = twin
-			charges = append(charges, c)
-		}
-	}
+	charges := h.list(now)
 
 	want := h.model.take(now, charges)
 	got := h.take(charges...)
@@ -332,19 +343,35 @@ func (h *teller) step(n uint64) {
 	}
 }
 
-// charge asks for some of limit l.
-func (h *teller) charge(who *caller, l int, now int64) ratelimit.Charge {
-	v := h.limits[l].version()
-	c := ratelimit.Charge{Policy: v.live}
-	for {
-		c.Partition = fmt.Sprintf("{user:%s-%d}", who.name, who.generations[l])
-		c.Caller = c.Partition
-		if h.certain(c, v.live, now) && h.certain(c, v.candidate, now) {
-			break
-		}
-		who.generations[l]++
+// list makes charges for one caller.
+func (h *teller) list(now int64) (charges []ratelimit.Charge) {
+	who := h.callers[h.rnd.IntN(len(h.callers))]
+	limits := make([]int, 1+h.rnd.IntN(h.atOnce))
+	for i := range limits {
+		limits[i] = h.rnd.IntN(len(h.limits))
 	}
-	lim := limitOf(v.live)
+	uncertain := func(l int) bool {
+		v := h.limits[l].version()
+		return !h.certain(h.partition(who, l), v.live, now) || !h.certain(h.partition(who, l), v.candidate, now)
+	}
+	for slices.ContainsFunc(limits, uncertain) {
+		who.generation++
+	}
+	for _, l := range limits {
+		v := h.limits[l].version()
+		c := h.charge(ratelimit.Charge{Policy: v.live, Partition: h.partition(who, l), Caller: h.partition(who, 0)}, now)
+		charges = append(charges, c)
+		if v.candidate != nil {
+			c.Policy = v.candidate
+			charges = append(charges, c)
+		}
+	}
+	return charges
+}
+
+// charge chooses what c costs.
+func (h *teller) charge(c ratelimit.Charge, now int64) ratelimit.Charge {
+	lim := limitOf(c.Policy)
 	capacity, _ := lim.describe(lim.at(state{}, now), now)
 	remaining, _ := lim.describe(lim.at(h.model.buckets[key(c)], now), now)
 	switch h.rnd.IntN(17) {
@@ -373,16 +400,16 @@ func (h *teller) charge(who *caller, l int, now int64) ratelimit.Charge {
 	return c
 }
 
-// certain tells whether there is one right answer to c under p, which may be nil.
+// certain tells whether there is one right answer to p, which may be nil, in a
+// partition.
 // A store may have forgotten what ran out, by the numbers it was charged under.
 // Where that would show, because the clock has gone back since or the plan now
 // drains more slowly, there is none.
-func (h *teller) certain(c ratelimit.Charge, p *ratelimit.Policy, now int64) bool {
+func (h *teller) certain(partition string, p *ratelimit.Policy, now int64) bool {
 	if p == nil {
 		return true
 	}
-	c.Policy = p
-	s := h.model.buckets[key(c)]
+	s := h.model.buckets[key(ratelimit.Charge{Policy: p, Partition: partition})]
 	return s.empty() || s.gone > h.latest || limitOf(p).at(s, now).empty()
 }
 

@@ -1,11 +1,15 @@
 // Package limittest is the suite that every store must pass: what a limit
 // promises, as tables of charges and answers, and long random histories driven
 // through the store and through a plain model at once, which must agree on every
-// verdict, remaining, reset and retry-after to the microsecond.
+// verdict, remaining, reset, retry-after and delay to the microsecond.
 //
-// The model is written from the meaning of the limits, in rational numbers of
-// any size, and shares no code with the algorithms it judges. Time is a [Clock]
-// that the suite sets, so nothing sleeps.
+// The model is written from the meaning of the limits, in numbers of any size,
+// and shares no code with the algorithms it judges: it keeps every timestamp,
+// looks a date up where a calendar is asked for, and tries times where the others
+// solve a formula. Time is a [Clock] that the suite sets, so nothing sleeps; it
+// crosses midnights, ends of months and changes of the clocks in many zones, and
+// stands still and goes back. Besides, each algorithm's promise is checked
+// against the admissions alone, without the model.
 //
 // It is for tests. It does not judge how fast a store is, what it does when it
 // is full or away, nor when it forgets: a state that has run out may be kept or
@@ -19,6 +23,9 @@
 //			return s
 //		})
 //	}
+//
+// A store that cannot decide several partitions in one step, such as a cluster,
+// is held by [RunShared] to what is left to promise then.
 //
 // Each failure names the seed of its history. LIMITTEST_SEED=n runs that one
 // again, LIMITTEST_STEPS=n makes histories longer or shorter than 10,000 charges.
@@ -69,11 +76,26 @@ type check struct {
 // a subtest with a store of its own.
 func Run(t *testing.T, newStore NewStore) {
 	t.Helper()
-	for _, c := range checks() {
-		t.Run(c.name, func(t *testing.T) { c.run(t, newStore) })
-	}
+	run(t, newStore, slices.Concat(tables(), promises(), concurrent(), histories(), apart()))
 }
 
-func checks() []check {
-	return slices.Concat(tables(), concurrent(), histories())
+// RunShared is [Run] for a store that decides what is of one partition in one
+// step, and puts together the answers of several: everything that Run demands of
+// lists of one partition, and of the others that
+//
+//   - a limit never admits more than it grants, whoever asks at the same time;
+//   - a request that is denied leaves nothing behind once it is answered, if
+//     nothing fails, but in a leaky bucket, whose drips are not given back.
+//
+// What is charged for denied attempts and on trial is not looked at there.
+func RunShared(t *testing.T, newStore NewStore) {
+	t.Helper()
+	run(t, newStore, slices.Concat(tables(), promises(), concurrent(), histories(), shared()))
+}
+
+func run(t *testing.T, newStore NewStore, checks []check) {
+	t.Helper()
+	for _, c := range checks {
+		t.Run(c.name, func(t *testing.T) { c.run(t, newStore) })
+	}
 }

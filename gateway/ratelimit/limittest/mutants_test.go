@@ -303,8 +303,11 @@ var roleMutants = []mutant{
 
 var logMutants = []mutant{
 	{name: "log: admits one too many", limit: of(func(l logged) limit {
+		if l.quota == 0 {
+			return l
+		}
 		return override{limit: l, onFits: func(s state, now int64, units *big.Rat) bool {
-			return l.quota > 0 && logged{l.quota + 1, l.window}.fits(s, now, units)
+			return logged{l.quota + 1, l.window}.fits(s, now, units)
 		}, onWait: logged{l.quota + 1, l.window}.wait, onFill: logged{l.quota + 1, l.window}.fill}
 	})},
 	{name: "log: keeps one unit more of what is denied", limit: of(func(l logged) limit {
@@ -354,22 +357,26 @@ var logMutants = []mutant{
 	})},
 }
 
-// shared is the share of the previous window that counts, in a way of its own.
-func shared(l counted, s state, now int64, share func(previous, left, window int64) int64) bool {
+// weighs tells whether s is within the quota, by another share of the previous
+// window.
+func weighs(l counted, s state, now int64, share func(previous, left, window int64) int64) bool {
 	elapsed := max(0, now-s.tally.k*l.window)
 	return s.tally.current+share(s.tally.previous, l.window-elapsed, l.window) <= l.quota
 }
 
 var counterMutants = []mutant{
 	{name: "counter: admits one too many", limit: of(func(l counted) limit {
+		if l.quota == 0 {
+			return l
+		}
 		return override{limit: l, onFits: func(s state, now int64, units *big.Rat) bool {
-			return l.quota > 0 && counted{l.quota + 1, l.window}.fits(s, now, units)
+			return counted{l.quota + 1, l.window}.fits(s, now, units)
 		}, onWait: counted{l.quota + 1, l.window}.wait}
 	})},
 	{name: "counter: rounds the weight down", limit: of(func(l counted) limit {
 		return override{limit: l, onFits: func(s state, now int64, units *big.Rat) bool {
 			s.tally.current += clampRat(units)
-			return units.Cmp(unit(l.quota)) <= 0 && shared(l, s, now, func(previous, left, window int64) int64 {
+			return units.Cmp(unit(l.quota)) <= 0 && weighs(l, s, now, func(previous, left, window int64) int64 {
 				return floor(new(big.Rat).Mul(unit(previous), big.NewRat(left, window)))
 			})
 		}}
@@ -377,7 +384,7 @@ var counterMutants = []mutant{
 	{name: "counter: weighs in floating point", limit: of(func(l counted) limit {
 		return override{limit: l, onFits: func(s state, now int64, units *big.Rat) bool {
 			s.tally.current += clampRat(units)
-			return units.Cmp(unit(l.quota)) <= 0 && shared(l, s, now, func(previous, left, window int64) int64 {
+			return units.Cmp(unit(l.quota)) <= 0 && weighs(l, s, now, func(previous, left, window int64) int64 {
 				share := float64(previous) * float64(left) / float64(window)
 				n := int64(share)
 				if float64(n) < share {
@@ -843,7 +850,7 @@ func TestSuiteFindsFaults(t *testing.T) {
 				}
 				return
 			}
-			asked := histories()
+			asked := append(histories(), apart()...)
 			if m.history != "" {
 				asked = slices.DeleteFunc(asked, func(c check) bool { return c.name != m.history })
 			}
