@@ -18,9 +18,7 @@ var weekdays = []string{"sunday", "monday", "tuesday", "wednesday", "thursday", 
 func (l *limitDecl) readCalendar(o *object, limitAt value, unit string) bool {
 	anchor, good := "first_request", true
 	if v, ok := l.own(o, "anchor", "first_request or calendar"); ok {
-		if anchor, good = v.choice([]string{"first_request", "calendar"}, nil); good && anchor == "calendar" {
-			v.refuse("anchor: calendar")
-		}
+		anchor, good = v.choice([]string{"first_request", "calendar"}, nil)
 	}
 	c := &Calendar{Unit: unit, Location: time.UTC, WeekStart: time.Monday}
 	if v, ok := l.own(o, "timezone", wantedZone); ok {

@@ -5,7 +5,6 @@ package config
 // limit. burstGiven says that the limit itself has a burst; nil is returned
 // where anything was wrong.
 func (l *limitDecl) readCandidate(v value, rateOK, burstGiven bool) *Candidate {
-	v.refuse("candidate")
 	wanted := "limit"
 	if l.Algorithm == TokenBucket {
 		wanted = "limit, burst or both"

@@ -87,9 +87,7 @@ func (l *limitDecl) read(o *object, named bool) {
 	}
 	algorithm := false
 	if v, ok := o.need("algorithm", oneOf(algorithms)); ok {
-		if l.Algorithm, algorithm = v.choice(algorithms, nil); algorithm {
-			v.refuse(l.Algorithm)
-		}
+		l.Algorithm, algorithm = v.choice(algorithms, nil)
 	}
 	rate, unit, limitAt := false, "", o.value
 	if v, ok := o.need("limit", wantedRate); ok {
@@ -98,14 +96,10 @@ func (l *limitDecl) read(o *object, named bool) {
 	}
 	shape, burstGiven, shapeAt := l.readShape(o, limitAt)
 	calendar := l.readCalendar(o, limitAt, unit)
-	if l.CountRejected = o.boolean("count_rejected", false); l.CountRejected {
-		o.fields["count_rejected"].refuse("count_rejected")
-	}
+	l.CountRejected = o.boolean("count_rejected", false)
 	if v, ok := o.get("mode", "enforce or shadow"); ok {
-		if s, _ := v.choice([]string{"enforce", "shadow"}, nil); s == "shadow" {
-			v.refuse("mode: shadow")
-			l.Shadow = true
-		}
+		s, _ := v.choice([]string{"enforce", "shadow"}, nil)
+		l.Shadow = s == "shadow"
 	}
 	if v, ok := o.get("candidate", "another limit"); ok {
 		l.Candidate = l.readCandidate(v, rate, burstGiven)

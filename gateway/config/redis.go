@@ -32,7 +32,6 @@ func readRedis(v value) *Redis {
 			u.keyErrorf("beside urls; want url for one server, or urls for a cluster")
 		}
 		if u, ok := o.get("urls", wantedURLs); ok {
-			u.refuse("urls")
 			good = r.readURLs(u)
 		}
 	default:

@@ -28,7 +28,6 @@ func readUsagePath(top *object) (string, value) {
 		v.errorf("%s: %v; want %s", quote(s), err, wantedUsage)
 		return "", v
 	}
-	v.refuse("usage_path")
 	return s, v
 }
 
