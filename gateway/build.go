@@ -149,7 +149,7 @@ func makeLimit(l *config.Limit, scope string, standIn *ratelimit.Policy) (*limit
 	}
 	if l.LocalCap != nil {
 		// The limit's own cap keeps its name and is counted as the limit is.
-		c, err := localCap(l.Name, spec.Scope, l.LocalCap)
+		c, err := localCap(l.Name, spec.Scope, l.LocalCap, spec.Role)
 		if err != nil {
 			return nil, err
 		}
@@ -170,11 +170,12 @@ func makeLimit(l *config.Limit, scope string, standIn *ratelimit.Policy) (*limit
 }
 
 // localCap is N/unit with a burst of N: what one instance grants by itself
-// while the shared store is away.
-func localCap(name, scope string, r *config.Rate) (*ratelimit.Policy, error) {
+// while the shared store is away. It has the role of what it stands in for: a
+// limit in shadow denies nobody then either.
+func localCap(name, scope string, r *config.Rate, role ratelimit.Role) (*ratelimit.Policy, error) {
 	p, err := ratelimit.NewPolicy(ratelimit.Policy{
 		Name: name, Scope: scope, Algorithm: ratelimit.TokenBucket,
-		Quota: r.Quota, Window: r.Window, Burst: max(r.Quota, 1),
+		Quota: r.Quota, Window: r.Window, Burst: max(r.Quota, 1), Role: role,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("local_cap: %w", err)
@@ -189,7 +190,7 @@ func (ps *plans) build(cfg *config.Config) error {
 		var standIn *ratelimit.Policy
 		if c.LocalCap != nil {
 			var err error
-			if standIn, err = localCap("local-cap", "plan/local-cap", c.LocalCap); err != nil {
+			if standIn, err = localCap("local-cap", "plan/local-cap", c.LocalCap, ratelimit.Enforce); err != nil {
 				return fmt.Errorf("plans.%s: %w", c.Name, err)
 			}
 		}
