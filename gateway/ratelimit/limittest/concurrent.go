@@ -14,6 +14,7 @@ import (
 func concurrent() []check {
 	return []check{
 		{"Concurrent/ExactlyAsManyAsThereAre", exactlyAsMany},
+		{"Concurrent/EachHasItsOwnDrip", ownDrip},
 		{"Concurrent/AllOrNone", concurrentAllOrNone},
 	}
 }
@@ -27,16 +28,24 @@ func exactlyAsMany(t testing.TB, newStore NewStore) {
 	for _, p := range []*ratelimit.Policy{
 		bucket(t, "bucket", quota, time.Hour, quota),
 		window(t, "window", quota, time.Hour),
+		calendar(t, "calendar", quota, &ratelimit.Calendar{Unit: ratelimit.CalendarMonth, Location: time.UTC}),
+		log(t, "log", quota, time.Hour),
+		counter(t, "counter", quota, time.Hour),
+		queue(t, "queue", quota, time.Hour, quota-1, 0),
+		queue(t, "rejected", quota, time.Hour, quota-1, 0, countRejected),
+		log(t, "trial", quota, time.Hour, shadow),
 	} {
 		var admitted atomic.Int64
 		var seen [quota]atomic.Int64
 		errs := atCallers(callers, func(ctx context.Context) error {
 			for range each {
-				ds, err := b.store.Take(ctx, []ratelimit.Charge{charge("priya123", p, 1)}, nil)
+				charges := []ratelimit.Charge{charge("priya123", p, 1)}
+				b.look(charges)
+				ds, err := b.store.Take(ctx, charges, nil)
 				if err != nil {
 					return err
 				}
-				if ratelimit.Admitted(ds) {
+				if ds[0].Allowed {
 					admitted.Add(1)
 					if r := ds[0].Remaining; r >= 0 && r < quota {
 						seen[r].Add(1)
@@ -55,6 +64,32 @@ func exactlyAsMany(t testing.TB, newStore NewStore) {
 			if n := seen[r].Load(); n != 1 {
 				t.Errorf("%s: %d admissions saw a remaining of %d; want 1", show(p), n, r)
 			}
+		}
+	}
+}
+
+// ownDrip: however many come at once, each of those who are admitted to a queue
+// waits for another drip, and no drip falls for nobody.
+func ownDrip(t testing.TB, newStore NewStore) {
+	t.Helper()
+	const callers, places = 40, 30
+	b := newBench(t, newStore)
+	p := queue(t, "queue", 10, time.Second, places-1, 0)
+	var drips [places]atomic.Int64
+	for _, err := range atCallers(callers, func(ctx context.Context) error {
+		ds, err := b.store.Take(ctx, []ratelimit.Charge{charge("priya123", p, 1)}, nil)
+		if err == nil && ds[0].Allowed {
+			if n := ds[0].Delay / (100 * time.Millisecond); n >= 0 && n < places {
+				drips[n].Add(1)
+			}
+		}
+		return err
+	}) {
+		t.Errorf("take: %v", err)
+	}
+	for i := range drips {
+		if n := drips[i].Load(); n != 1 {
+			t.Errorf("%d callers wait for drip %d; want 1", n, i)
 		}
 	}
 }

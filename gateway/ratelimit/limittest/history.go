@@ -23,9 +23,6 @@ const (
 	// horizon is how far a clock may be moved: times stay below 2^53 µs, which
 	// is the year 2255.
 	horizon = start + 1<<52
-	// calendars is how far one may be moved where there are calendars: after 2037
-	// Go 1.26 does not know the zones' rules on the last day of a leap year.
-	calendars = 2_145_000_000_000_000
 )
 
 // A kind is an algorithm, and whether its windows are a calendar's.
@@ -120,7 +117,6 @@ type teller struct {
 	denied uint64
 
 	latest  int64 // the latest time the clock ever showed
-	until   int64 // it is not moved beyond that
 	limits  []*plan
 	callers []*caller
 	waits   []time.Duration // of the last answers: where things are about to change
@@ -167,7 +163,6 @@ var zones = []string{
 func (h *teller) begin(n uint64) {
 	h.clock.micros.Store(start)
 	h.limits, h.callers, h.waits, h.skew = nil, nil, nil, 0
-	h.until = horizon
 	for i := range h.atOnce {
 		h.limits = append(h.limits, h.newPlan(fmt.Sprintf("c%d-%d", n, i)))
 	}
@@ -239,7 +234,6 @@ func (h *teller) calendar() *ratelimit.Calendar {
 	if _, changes := at.ZoneBounds(); !changes.IsZero() && h.rnd.IntN(3) > 0 {
 		at = changes
 	}
-	h.until = calendars
 	h.set(at.Add(time.Duration(h.rnd.Int64N(int64(3*time.Hour)) - int64(time.Hour)).Truncate(time.Microsecond)))
 	return c
 }
@@ -310,7 +304,7 @@ func (h *teller) maxDelay(spec ratelimit.Policy) time.Duration {
 // step lets some time pass, perhaps changes a plan, and asks for something.
 func (h *teller) step(n uint64) {
 	h.t.Helper()
-	if d := h.gap(); h.clock.Now()+d.Microseconds() < h.until && (d >= 0 || !h.steady) {
+	if d := h.gap(); h.clock.Now()+d.Microseconds() < horizon && (d >= 0 || !h.steady) {
 		h.clock.Advance(d)
 	}
 	h.latest = max(h.latest, h.clock.Now())
