@@ -55,6 +55,35 @@ func TestFieldsShowALocalCapThatAnsweredForTwoLimitsOnce(t *testing.T) {
 	}
 }
 
+// What is a shadow or a candidate is nobody's business, and has no say.
+func TestFieldsShowWhatIsEnforcedOnly(t *testing.T) {
+	ds := priya(t)
+	trial := Decision{Policy: as(t, fixedWindow(t, 5, time.Hour), shadow), RetryAfter: Never}
+	other := Decision{Policy: as(t, ds[0].Policy, candidate), RetryAfter: time.Hour, Delay: time.Hour}
+	mixed := []Decision{trial, ds[0], other, ds[1], trial}
+	if got, want := string(AppendPolicyField(nil, mixed)), string(AppendPolicyField(nil, ds)); got != want {
+		t.Errorf("RateLimit-Policy\n got %s\nwant %s", got, want)
+	}
+	if got, want := string(AppendLimitField(nil, mixed)), string(AppendLimitField(nil, ds)); got != want {
+		t.Errorf("RateLimit\n got %s\nwant %s", got, want)
+	}
+	limit, remaining, reset, ok := Legacy(mixed)
+	if limit != 100 || remaining != 19 || reset != 1 || !ok {
+		t.Errorf("legacy %d, %d, %d, %v", limit, remaining, reset, ok)
+	}
+	if wait, denied := RetryAfter(mixed); wait != 0 || denied || !Admitted(mixed) || Violated(mixed) != nil || Delay(mixed) != 0 {
+		t.Errorf("retry after %s, denied %v, admitted %v, violated %q, delay %s", wait, denied, Admitted(mixed), Violated(mixed), Delay(mixed))
+	}
+	mixed[3].Allowed, mixed[3].RetryAfter = false, time.Minute
+	if wait, denied := RetryAfter(mixed); wait != time.Minute || !denied || Admitted(mixed) || !slices.Equal(Violated(mixed), []string{"per-day"}) {
+		t.Errorf("retry after %s, denied %v, admitted %v, violated %q", wait, denied, Admitted(mixed), Violated(mixed))
+	}
+	trials := []Decision{trial, other}
+	if _, _, _, ok := Legacy(trials); ok || !Admitted(trials) || len(AppendPolicyField(nil, trials))+len(AppendLimitField(nil, trials)) > 0 {
+		t.Error("trials alone have fields")
+	}
+}
+
 func TestFieldsDoNotAllocate(t *testing.T) {
 	ds := priya(t)
 	buf := make([]byte, 0, 200)

@@ -48,6 +48,14 @@ func TestPolicyKeyNamesScopeAlgorithmAndWindowOnly(t *testing.T) {
 		{tokenBucket(t, 100, time.Hour, 20), "plan/per-minute:tb/3600"},
 		{fixedWindow(t, 100, day), "plan/per-day:fw/86400"},
 		{tokenBucket(t, 100, time.Minute, 20).Share(3), "plan/per-minute:tb/60"},
+		{slidingLog(t, 100, time.Minute), "plan/log:sl/60"},
+		{slidingCounter(t, 100, time.Minute), "plan/counter:sc/60"},
+		{leakyBucket(t, 100, time.Minute, 5, time.Second), "limit/queue:lb/60"},
+		{leakyBucket(t, 7, time.Minute, 0, 0), "limit/queue:lb/60"},
+		{as(t, slidingLog(t, 100, time.Minute), shadow), "plan/log:sl/60"},
+		{as(t, slidingLog(t, 100, time.Minute), countRejected), "plan/log:sl/60"},
+		{as(t, slidingLog(t, 100, time.Minute), candidate), "plan/log:sl/60:candidate"},
+		{as(t, slidingLog(t, 100, time.Minute), candidate).Share(2), "plan/log:sl/60:candidate"},
 	} {
 		if got := c.policy.Key(); got != c.want {
 			t.Errorf("key of %+v: got %q, want %q", c.policy, got, c.want)
@@ -126,6 +134,23 @@ func TestNewPolicyRefuses(t *testing.T) {
 		{with(func(p *Policy) { p.Burst = -1 }), "burst: "},
 		{with(func(p *Policy) { p.Burst = MaxQuota + 1 }), "burst: "},
 		{with(func(p *Policy) { p.Algorithm = FixedWindow }), "burst: "},
+		{with(func(p *Policy) { p.Algorithm = SlidingWindowLog }), "burst: "},
+		{with(func(p *Policy) { p.Algorithm = SlidingWindowCounter }), "burst: "},
+		{with(func(p *Policy) { p.Algorithm = LeakyBucket }), "burst: "},
+		{with(func(p *Policy) { p.Algorithm, p.Burst, p.Quota = SlidingWindowLog, 0, MaxLogQuota+1 }), "quota: want 0 to 100000"},
+		{with(func(p *Policy) { p.Queue = 1 }), "queue: want 0, since token_bucket has none"},
+		{with(func(p *Policy) { p.MaxDelay = 1 }), "max_delay: want 0, since token_bucket has none"},
+		{with(func(p *Policy) { p.Algorithm, p.Burst, p.Queue = LeakyBucket, 0, -1 }), "queue: "},
+		{with(func(p *Policy) { p.Algorithm, p.Burst, p.Queue = LeakyBucket, 0, MaxQuota }), "queue: "},
+		{with(func(p *Policy) { p.Algorithm, p.Burst, p.MaxDelay = LeakyBucket, 0, -1 }), "max_delay: "},
+		{with(func(p *Policy) { p.Algorithm, p.Burst, p.MaxDelay = LeakyBucket, 0, 1500 }), "max_delay: "},
+		{with(func(p *Policy) { p.Algorithm, p.Burst, p.MaxDelay = LeakyBucket, 0, MaxWindow+time.Second }), "max_delay: "},
+		{with(func(p *Policy) {
+			p.Algorithm, p.Burst, p.Quota, p.Window, p.Queue = LeakyBucket, 0, 1, MaxWindow, 285
+		}), "queue: "},
+		{with(func(p *Policy) { p.Calendar = &Calendar{Unit: CalendarMinute, Location: time.UTC} }), "calendar: "},
+		{with(func(p *Policy) { p.Role = 3 }), "role: "},
+		{with(func(p *Policy) { p.Role, p.CountRejected = Candidate, true }), "count_rejected: "},
 		// 366 days a unit and 286 units: more µs than can be counted.
 		{with(func(p *Policy) { p.Quota, p.Window, p.Burst = 1, MaxWindow, 286 }), "burst: "},
 	} {
@@ -188,6 +213,9 @@ func TestShareIsDividedRoundedUpAndNeverNothing(t *testing.T) {
 		{tokenBucket(t, 100, time.Minute, 20), -5, 100, 20},
 		{fixedWindow(t, 10, day), 4, 3, 0},
 		{fixedWindow(t, 0, day), 4, 0, 0},
+		{slidingLog(t, 10, day), 4, 3, 0},
+		{slidingCounter(t, 10, day), 4, 3, 0},
+		{leakyBucket(t, 10, day, 5, time.Hour), 4, 3, 0},
 		// Almost 285 years to refill; a share of it is rounded to no more than
 		// can be counted.
 		{tokenBucket(t, 1, MaxWindow, 284), 2, 1, 142},
@@ -199,6 +227,16 @@ func TestShareIsDividedRoundedUpAndNeverNothing(t *testing.T) {
 		}
 		if s.Name != c.policy.Name || s.Scope != c.policy.Scope || s.Window != c.policy.Window || s.Algorithm != c.policy.Algorithm {
 			t.Errorf("the share of %+v is of another limit: %+v", c.policy, s)
+		}
+	}
+}
+
+func TestShareOfEverythingElseIsTheSame(t *testing.T) {
+	for _, c := range []struct{ queue, instances, want int64 }{{5, 4, 2}, {1, 4, 1}, {0, 4, 0}, {100, 3, 34}} {
+		p := as(t, leakyBucket(t, 10, time.Second, c.queue, 2*time.Second), func(p *Policy) { p.CountRejected, p.Role = true, Shadow })
+		s := p.Share(int(c.instances))
+		if s.Queue != c.want || s.MaxDelay != p.MaxDelay || !s.CountRejected || s.Role != Shadow {
+			t.Errorf("a queue of %d among %d: %+v", c.queue, c.instances, s)
 		}
 	}
 }

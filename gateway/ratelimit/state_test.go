@@ -74,12 +74,16 @@ func tell(t *testing.T, p *Policy, b *bucket, story []step) {
 }
 
 func TestDecidingDoesNotAllocate(t *testing.T) {
-	for _, p := range []*Policy{tokenBucket(t, 7, time.Minute, 20), fixedWindow(t, 7, day)} {
+	for _, p := range []*Policy{
+		tokenBucket(t, 7, time.Minute, 20), fixedWindow(t, 7, day), slidingCounter(t, 7, time.Minute),
+		leakyBucket(t, 7, time.Minute, 20, time.Minute), onCalendar(t, 7, CalendarDay, "Asia/Kolkata"),
+	} {
 		b := bucket{}
 		now := int64(epoch)
 		if n := testing.AllocsPerRun(1000, func() {
 			now += 1000
 			b.take(p, now, 3)
+			p.Delay(p.Advance(b.state, now), now, 1)
 			p.RunsOut(b.state)
 		}); n != 0 {
 			t.Errorf("%s allocates %v times", p.Algorithm, n)
