@@ -12,8 +12,8 @@ import (
 
 // A Log holds the times of the units of one sliding window log, oldest first.
 // It is never changed, so that states can share it. Its size is bounded by the
-// units that count, at 24 bytes each if every unit was charged at a time of its
-// own, and so by the quota.
+// units that count, and so by the quota: 16 bytes each if every unit was charged
+// at a time of its own, and room for half as many.
 //
 // The runs of a Log are the head of an array that may go on behind them: what
 // charges a log writes there, without copying what stands before, as append does.

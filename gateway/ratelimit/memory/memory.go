@@ -74,7 +74,7 @@ const (
 type Options struct {
 	// MaxKeys is how many buckets are kept; 0 means DefaultMaxKeys. A bucket
 	// takes about 90 bytes beside its key, 30 more for a sliding_window_counter,
-	// and for a sliding_window_log up to 24 bytes more for each unit of its quota.
+	// and for a sliding_window_log up to 28 bytes more for each unit of its quota.
 	MaxKeys int
 	// Source is what the decisions say who decided; "" means
 	// [ratelimit.SourceMemory].

@@ -410,6 +410,10 @@ func TestSmallTableAnswersAsAnEndlessOneUnlessItSaysSo(t *testing.T) {
 		for _, spec := range []ratelimit.Policy{
 			{Name: "w", Scope: "limit/w", Algorithm: ratelimit.FixedWindow, Quota: 3, Window: time.Second},
 			{Name: "b", Scope: "limit/b", Algorithm: ratelimit.TokenBucket, Quota: 3, Window: 2 * time.Second, Burst: 4},
+			{Name: "l", Scope: "limit/l", Algorithm: ratelimit.SlidingWindowLog, Quota: 3, Window: time.Second, CountRejected: true},
+			{Name: "l", Scope: "limit/l", Algorithm: ratelimit.SlidingWindowLog, Quota: 2, Window: time.Second, Role: ratelimit.Candidate},
+			{Name: "c", Scope: "limit/c", Algorithm: ratelimit.SlidingWindowCounter, Quota: 3, Window: time.Second, Role: ratelimit.Shadow},
+			{Name: "q", Scope: "limit/q", Algorithm: ratelimit.LeakyBucket, Quota: 3, Window: 2 * time.Second, Queue: 2},
 		} {
 			p, err := ratelimit.NewPolicy(spec)
 			if err != nil {
