@@ -144,9 +144,12 @@ func (l counted) at(s state, now int64) state {
 // used is what counts of the quota.
 func (l counted) used(s state, now int64) *big.Int {
 	elapsed := max(0, now-s.tally.k*l.window)
-	share := new(big.Rat).Mul(unit(s.tally.previous), big.NewRat(l.window-elapsed, l.window))
-	used := ceil(share)
-	return used.Add(used, big.NewInt(s.tally.current))
+	covered := new(big.Int).Mul(big.NewInt(s.tally.previous), big.NewInt(l.window-elapsed))
+	share, part := covered.DivMod(covered, big.NewInt(l.window), new(big.Int))
+	if part.Sign() > 0 {
+		share.Add(share, big.NewInt(1)) // a part counts as one
+	}
+	return share.Add(share, big.NewInt(s.tally.current))
 }
 
 // room is what is not used of the quota; below 0 after the plan was lowered.

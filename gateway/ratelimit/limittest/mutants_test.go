@@ -335,7 +335,7 @@ var logMutants = []mutant{
 	{name: "log: an entry counts a microsecond too long", limit: of(func(l logged) limit {
 		return override{limit: l, onAt: logged{l.quota, l.window + 1}.at, onWait: logged{l.quota, l.window + 1}.wait}
 	})},
-	{name: "log: entries of a clock that stepped back are out of order", limit: of(func(l logged) limit {
+	{name: "log: entries of a clock that stepped back are out of order", history: "History/SlidingWindowLog", limit: of(func(l logged) limit {
 		return override{limit: l, onSpend: func(s state, now, cost int64) state {
 			log := slices.Clone(s.log)
 			for range cost {
@@ -381,7 +381,7 @@ var counterMutants = []mutant{
 			})
 		}}
 	})},
-	{name: "counter: weighs in floating point", limit: of(func(l counted) limit {
+	{name: "counter: weighs in floating point", history: "History/SlidingWindowCounter", limit: of(func(l counted) limit {
 		return override{limit: l, onFits: func(s state, now int64, units *big.Rat) bool {
 			s.tally.current += clampRat(units)
 			return units.Cmp(unit(l.quota)) <= 0 && weighs(l, s, now, func(previous, left, window int64) int64 {
@@ -419,7 +419,7 @@ var counterMutants = []mutant{
 			onWait:     func(s state, now int64, units *big.Rat) time.Duration { return l.wait(s, now+ahead, units) },
 		}
 	})},
-	{name: "counter: begins anew when the clock steps back", limit: of(func(l counted) limit {
+	{name: "counter: begins anew when the clock steps back", history: "History/SlidingWindowCounter", limit: of(func(l counted) limit {
 		return override{limit: l, onAt: func(s state, now int64) state {
 			if now/l.window < s.tally.k {
 				return state{tally: tally{k: now / l.window}}
@@ -455,7 +455,7 @@ func queued(change func(bucketLimit) limit) func(*ratelimit.Policy, limit) limit
 }
 
 var queueMutants = []mutant{
-	{name: "queue: admits one too many", limit: queued(func(l bucketLimit) limit {
+	{name: "queue: admits one too many", history: "History/LeakyBucket", limit: queued(func(l bucketLimit) limit {
 		l.capacity = new(big.Rat).Add(l.capacity, unit(1))
 		return l
 	})},
@@ -687,7 +687,7 @@ var commonMutants = []mutant{
 			return l.at(s, now)
 		}}
 	})},
-	{name: "keeps what was left when the plan changes", limit: of(func(l bucketLimit) limit {
+	{name: "keeps what was left when the plan changes", history: "History/TokenBucket", limit: of(func(l bucketLimit) limit {
 		capacity := floor(l.capacity)
 		return override{limit: l, onAt: func(s state, now int64) state {
 			if s.ends > 0 && s.ends != capacity { // the capacity it was charged under
@@ -705,7 +705,7 @@ var commonMutants = []mutant{
 			return s
 		}}
 	})},
-	{name: "keeps the debt when the plan is lowered", limit: of(func(l bucketLimit) limit {
+	{name: "keeps the debt when the plan is lowered", history: "History/TokenBucket", limit: of(func(l bucketLimit) limit {
 		return override{limit: l, onAt: func(s state, now int64) state {
 			endless := l
 			endless.capacity = unit(1 << 60)
@@ -714,7 +714,7 @@ var commonMutants = []mutant{
 			return s
 		}}
 	})},
-	{name: "rounds a part of a unit for the caller", limit: of(func(l bucketLimit) limit {
+	{name: "rounds a part of a unit for the caller", history: "History/TokenBucket", limit: of(func(l bucketLimit) limit {
 		return override{limit: l, onAt: func(s state, now int64) state {
 			grains := new(big.Rat).Quo(s.units(), l.grain())
 			whole := new(big.Int).Div(grains.Num(), grains.Denom())
@@ -839,11 +839,7 @@ func TestSuiteFindsFaults(t *testing.T) {
 	t.Setenv("LIMITTEST_SEED", "1") // so that what is rare is found every time
 	for _, m := range slices.Concat(commonMutants, calendarMutants, logMutants, counterMutants, queueMutants, roleMutants) {
 		t.Run(m.name, func(t *testing.T) {
-			finds := func(c check) bool {
-				r := &recorder{TB: t}
-				r.watch(func() { c.run(r, newMutant(m)) })
-				return r.Failed()
-			}
+			finds := func(c check) bool { return fails(t, c, m) }
 			if m.tables {
 				if !slices.ContainsFunc(append(tables(), concurrent()...), finds) {
 					t.Error("no table found this fault")
@@ -860,6 +856,108 @@ func TestSuiteFindsFaults(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestPromisesFindFaults: the promises are checked without the model, so they are
+// to find by themselves what breaks them.
+func TestPromisesFindFaults(t *testing.T) {
+	t.Setenv("LIMITTEST_SEED", "1")
+	named := func(all []mutant, name string) mutant {
+		i := slices.IndexFunc(all, func(m mutant) bool { return m.name == name })
+		if i < 0 {
+			t.Fatalf("no mutant %q", name)
+		}
+		return all[i]
+	}
+	tooMany := named(commonMutants, "admits one too many")
+	for _, c := range promises() {
+		broken := []mutant{
+			named(commonMutants, "retry after is a microsecond short"),
+			named(commonMutants, "retry after is a microsecond long"),
+		}
+		switch c.name {
+		case "Promise/LeakyBucket":
+			broken = []mutant{named(queueMutants, "queue: held for the first of its drips"), named(queueMutants, "queue: holds nobody")}
+		case "Promise/LeakyBucketWithMaxDelay":
+			broken = []mutant{named(queueMutants, "queue: ignores max delay"), named(queueMutants, "queue: max delay bounds when the first of the drips falls")}
+		case "Promise/SlidingWindowCounter":
+			broken = []mutant{tooMany, named(counterMutants, "counter: forgets the previous window at the edge")}
+		case "Promise/SlidingWindowLog":
+			broken = []mutant{tooMany, named(logMutants, "log: equal timestamps are one entry")}
+		case "Promise/Calendar":
+			broken = []mutant{tooMany, named(calendarMutants, "calendar: opens with the first charge")}
+		case "Promise/TokenBucket", "Promise/FixedWindow":
+			broken = []mutant{tooMany}
+		}
+		for _, m := range broken {
+			if !fails(t, c, m) {
+				t.Errorf("%s holds, though the store %s", c.name, m.name)
+			}
+		}
+	}
+}
+
+// TestSharedFindsFaults: what goes wrong where the answers of several partitions
+// are put together.
+func TestSharedFindsFaults(t *testing.T) {
+	t.Setenv("LIMITTEST_SEED", "1")
+	// split decides each partition by itself, and hands what was charged for a
+	// request that is denied to undo.
+	split := func(undo func(s *mutantStore, now int64, charged []ratelimit.Charge, before map[string]state)) func(*mutantStore, int64, []ratelimit.Charge) []ratelimit.Decision {
+		return func(s *mutantStore, now int64, charges []ratelimit.Charge) []ratelimit.Decision {
+			ds := make([]ratelimit.Decision, len(charges))
+			before := maps.Clone(s.model.buckets)
+			done := map[string]bool{}
+			var charged []ratelimit.Charge
+			for _, c := range charges {
+				if done[c.Partition] {
+					continue
+				}
+				done[c.Partition] = true
+				var group []ratelimit.Charge
+				var index []int
+				for i := range charges {
+					if charges[i].Partition == c.Partition {
+						group, index = append(group, charges[i]), append(index, i)
+					}
+				}
+				part := s.model.take(now, group)
+				for i, d := range part {
+					ds[index[i]] = d
+				}
+				if admitted(part) {
+					charged = append(charged, group...)
+				}
+			}
+			if !admitted(ds) {
+				undo(s, now, charged, before)
+			}
+			return ds
+		}
+	}
+	for _, m := range []mutant{
+		{name: "keeps what was charged", take: split(func(*mutantStore, int64, []ratelimit.Charge, map[string]state) {})},
+		{name: "gives back all that anyone ever charged", take: split(func(s *mutantStore, _ int64, charged []ratelimit.Charge, _ map[string]state) {
+			for _, c := range charged {
+				delete(s.model.buckets, key(c))
+			}
+		})},
+		{name: "says what was left while it was charged", take: split(func(s *mutantStore, _ int64, _ []ratelimit.Charge, before map[string]state) {
+			s.model.buckets = before
+		})},
+	} {
+		if !slices.ContainsFunc(shared(), func(c check) bool { return fails(t, c, m) }) {
+			t.Errorf("nothing found a store that %s", m.name)
+		}
+	}
+}
+
+// fails tells whether c finds m.
+func fails(t *testing.T, c check, m mutant) bool {
+	t.Helper()
+	r := &recorder{TB: t}
+	r.watch(func() { c.run(r, newMutant(m)) })
+	return r.Failed()
 }
 
 // A recorder is a test that can fail without failing the one it stands in.

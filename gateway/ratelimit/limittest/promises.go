@@ -19,10 +19,10 @@ func promises() []check {
 		held func(testing.TB, *ratelimit.Policy, []admission)
 	}{
 		{"TokenBucket", func(t testing.TB) *ratelimit.Policy { return bucket(t, "p", 70, minute, 12) }, burstAndRate},
-		{"FixedWindow", func(t testing.TB) *ratelimit.Policy { return window(t, "p", 12, minute) }, twiceInASpan},
+		{"FixedWindow", func(t testing.TB) *ratelimit.Policy { return window(t, "p", 12, minute) }, onceAWindow},
 		{"Calendar", func(t testing.TB) *ratelimit.Policy {
 			return calendar(t, "p", 12, &ratelimit.Calendar{Unit: ratelimit.CalendarMinute, Location: zone(t, "Asia/Kathmandu")})
-		}, twiceInASpan},
+		}, onceAMinute},
 		{"SlidingWindowLog", func(t testing.TB) *ratelimit.Policy { return log(t, "p", 12, minute) }, quotaInASpan},
 		{"SlidingWindowCounter", func(t testing.TB) *ratelimit.Policy { return counter(t, "p", 12, minute) }, estimate},
 		{"LeakyBucket", func(t testing.TB) *ratelimit.Policy { return queue(t, "p", 70, minute, 11, 0) }, departures},
@@ -108,13 +108,36 @@ func quotaInASpan(t testing.TB, p *ratelimit.Policy, all []admission) {
 	within(t, p, all, p.Quota)
 }
 
-// twiceInASpan: in any span of a window, no more than twice the quota; and it is
-// the edge of two windows, which are apart by one, where it is more than once.
-func twiceInASpan(t testing.TB, p *ratelimit.Policy, all []admission) {
+// onceAWindow: in each window, which opens with a charge, no more than the quota;
+// so in any span of a window no more than twice that.
+func onceAWindow(t testing.TB, p *ratelimit.Policy, all []admission) {
 	t.Helper()
 	within(t, p, all, 2*p.Quota)
+	opened, used := int64(0), int64(0)
+	for _, a := range all {
+		if a.at-opened >= p.Window.Microseconds() {
+			opened, used = a.at, 0
+		}
+		if used += a.cost; used > p.Quota {
+			t.Fatalf("%d units in a window", used)
+		}
+	}
 }
 
+// onceAMinute: the same where windows are the minutes of the calendar.
+func onceAMinute(t testing.TB, p *ratelimit.Policy, all []admission) {
+	t.Helper()
+	within(t, p, all, 2*p.Quota)
+	used := map[int64]int64{}
+	for _, a := range all {
+		k := a.at / p.Window.Microseconds()
+		if used[k] += a.cost; used[k] > p.Quota {
+			t.Fatalf("%d units in a minute", used[k])
+		}
+	}
+}
+
+// within: no more than most in any span that is shorter than a window.
 func within(t testing.TB, p *ratelimit.Policy, all []admission, most int64) {
 	t.Helper()
 	w := p.Window.Microseconds()
@@ -129,9 +152,9 @@ func within(t testing.TB, p *ratelimit.Policy, all []admission, most int64) {
 	})
 }
 
-// estimate: in each window of the clock no more than the quota, and in any span
-// of a window no more than twice: charges at the end of one window and spread
-// charges look alike to two counts.
+// estimate: with every charge, what the two counts say is within the quota; and
+// in any span of a window there is no more than twice that, since charges at the
+// end of the window before look to a count as if they had come evenly.
 func estimate(t testing.TB, p *ratelimit.Policy, all []admission) {
 	t.Helper()
 	within(t, p, all, 2*p.Quota)
@@ -140,8 +163,6 @@ func estimate(t testing.TB, p *ratelimit.Policy, all []admission) {
 	for _, a := range all {
 		k := a.at / w
 		used[k] += a.cost
-		// What the estimate says: of the window before, what is still covered if
-		// its units came evenly; with this charge, that is within the quota.
 		if left := w - a.at%w; used[k]*w+used[k-1]*left > p.Quota*w {
 			t.Fatalf("%d units and %d of the window before, %dµs into it", used[k], used[k-1], a.at%w)
 		}
