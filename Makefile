@@ -3,7 +3,7 @@
 # redis-server, and get both from Debian when they may.
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test vet staticcheck lint fuzz bench bench-memory fmt clean needs
+.PHONY: help build run test hotkey vet staticcheck lint fuzz bench bench-memory fmt clean needs
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 GOBUILD  = CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)'
@@ -25,6 +25,7 @@ help:
 	@echo
 	@echo '  make build         bin/gateway, static'
 	@echo '  make test          vet, staticcheck and all tests, under the race detector, against real Redis servers'
+	@echo '  make hotkey        twenty gateways, one key, overload: every decision held against the rule'
 	@echo '  make lint          golangci-lint with the list in .golangci.yml (the first time builds it: minutes)'
 	@echo '  make fuzz          every fuzz target for $(FUZZTIME) (FUZZTIME=1m make fuzz)'
 	@echo '  make vet           go vet alone'
@@ -51,6 +52,10 @@ run: build
 
 test: needs vet staticcheck
 	go test -race ./...
+
+# HOTKEY_GATEWAYS=5 make hotkey takes five.
+hotkey: needs
+	HOTKEY_GATEWAYS=$${HOTKEY_GATEWAYS:-20} go test -race -count=1 -v -run '^TestAHotKey' ./test
 
 vet:
 	go vet ./...
