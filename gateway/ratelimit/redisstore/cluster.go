@@ -164,56 +164,71 @@ type refund struct {
 // its decisions as those of a request that is not admitted. denied is how many
 // limits of all groups deny.
 func (s *Store) refundOf(g *group, denied int, failed bool) *refund {
-	own := denials(g.decisions)
 	r := &refund{}
+	back := make([]bool, len(g.charges))
 	for i := range g.charges {
 		c, d := &g.charges[i], &g.decisions[i]
-		p := c.Policy
 		d.Delay = 0
-		if !d.Allowed || c.Cost == 0 {
-			continue
-		}
-		switch {
-		case p.Role == ratelimit.Candidate:
-			twin := 0
-			if hasTwin(g.charges, i) {
-				twin = denials(g.decisions[i-1 : i])
-			}
-			if own > twin || !failed && denied == twin {
-				continue // it was not charged, or it is to be
-			}
-		case own > 0:
-			continue // its own slot knew
-		case p.CountRejected && !failed:
-			// It is charged for a request that is not admitted too. What was
-			// charged fitted, so it is the same. RetryAfter counts from there;
-			// for a cost above 1 that is no more than its lower bound.
-			if d.Remaining < c.Cost {
-				d.RetryAfter = d.Reset
-			}
-			continue
-		}
-		if p.Algorithm == ratelimit.LeakyBucket {
-			continue // drips are not given back
-		}
-		r.add(s, c, g.receipts[perReceipt*i:])
-		d.Remaining += c.Cost
-		for j := sharing(g.charges, i) - 1; j >= 0; j = sharing(g.charges, j) - 1 {
-			if g.decisions[j].Allowed {
-				d.Remaining += g.charges[j].Cost
-			}
-		}
-		switch {
-		case d.Remaining >= p.Capacity():
-			d.Remaining, d.Reset = p.Capacity(), 0
-		case p.Algorithm == ratelimit.SlidingWindowCounter:
-			d.Reset = micros(g.receipts[perReceipt*i+1])
+		if back[i] = g.charged(i, denied, failed); back[i] {
+			r.add(s, c, g.receipts[perReceipt*i:])
+		} else if c.Policy.CountRejected && d.Allowed && d.Remaining < c.Cost && d.RetryAfter == 0 {
+			// It stays charged, and RetryAfter counts from there. For a cost
+			// above 1 this is no more than its lower bound.
+			d.RetryAfter = d.Reset
 		}
 	}
 	if len(r.keys) == 0 {
 		return nil
 	}
+	for i := range g.charges {
+		g.describe(i, back)
+	}
 	return r
+}
+
+// charged reports whether charge i was charged and, since the request is not
+// admitted, should not have been.
+func (g *group) charged(i, denied int, failed bool) bool {
+	c, d := &g.charges[i], &g.decisions[i]
+	own := denials(g.decisions)
+	switch {
+	case !d.Allowed, c.Cost == 0:
+		return false
+	case c.Policy.Algorithm == ratelimit.LeakyBucket:
+		return false // drips are not given back
+	case c.Policy.Role == ratelimit.Candidate:
+		twin := 0
+		if hasTwin(g.charges, i) {
+			twin = denials(g.decisions[i-1 : i])
+		}
+		return own == twin && (failed || denied > twin)
+	case c.Policy.CountRejected:
+		// It is charged for a request that is not admitted too, and since it
+		// fitted, as much. Without a verdict it is given back.
+		return own == 0 && failed
+	}
+	return own == 0
+}
+
+// describe has decision i say how its bucket stands without the charges that are
+// given back.
+func (g *group) describe(i int, back []bool) {
+	d, given := &g.decisions[i], int64(0)
+	for n := i + 1; n > 0; n = sharing(g.charges, n-1) {
+		if back[n-1] {
+			given += g.charges[n-1].Cost
+		}
+	}
+	if given == 0 {
+		return
+	}
+	d.Remaining += given
+	switch p := d.Policy; {
+	case d.Remaining >= p.Capacity():
+		d.Reset = 0
+	case p.Algorithm == ratelimit.SlidingWindowCounter:
+		d.Reset = micros(g.receipts[perReceipt*i+1])
+	}
 }
 
 // add appends a charge and its receipt.

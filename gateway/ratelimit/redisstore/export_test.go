@@ -1,9 +1,13 @@
 package redisstore
 
 import (
+	"context"
 	_ "embed"
+	"slices"
 
 	"github.com/redis/go-redis/v9"
+
+	"bouncer/gateway/ratelimit"
 )
 
 // virtualPrelude takes the time from the caller, so that a suite needs no sleep
@@ -15,4 +19,24 @@ var virtualPrelude string
 // NewVirtual returns a store whose now is what clock returns, in µs.
 func NewVirtual(client redis.UniversalClient, o Options, clock func() int64) (*Store, error) {
 	return newStore(client, o, virtualPrelude, clock)
+}
+
+// Slot is the hash slot of a key.
+func Slot(key string) uint16 { return slot(key) }
+
+// TakeForRefund takes with receipts, and returns what gives back all that it
+// charged.
+func (s *Store) TakeForRefund(ctx context.Context, charges []ratelimit.Charge) ([]ratelimit.Decision, func() error, error) {
+	ds, receipts, err := s.ask(ctx, charges, nil, true)
+	if err != nil {
+		return nil, nil, err
+	}
+	g := &group{charges: charges, decisions: slices.Clone(ds), receipts: receipts}
+	r := s.refundOf(g, 1, false)
+	return ds, func() error {
+		if r == nil {
+			return nil
+		}
+		return s.giveBack(ctx, r)
+	}, nil
 }

@@ -56,9 +56,12 @@
 //   - What has drained or ended meanwhile is not given back, and drips of a leaky
 //     bucket never are.
 //   - A policy that counts rejected attempts, a shadow and a candidate follow the
-//     verdict of the whole request, the latter two by a refund. The RetryAfter of
-//     an allowed charge that counts rejected attempts is a lower bound where its
-//     cost is above 1.
+//     verdict of the whole request, the latter two by a refund. Of those that
+//     count rejected attempts, the RetryAfter of an allowed charge is a lower
+//     bound where its cost is above 1, and a shadow that itself denies is only
+//     filled up where its own slot denies the request.
+//   - What is given back leaves its bucket refilled by the numbers of the plan that
+//     was asked, as an admitted charge does.
 //
 // In every case it is the caller who has less. No limit ever admits more than it
 // grants, whatever fails in between.

@@ -19,9 +19,10 @@
 -- quota; it never lets anybody have more than the limit.
 local refunds = {}
 
--- write stores what is left, or nothing where that says no more than nothing.
-local function write(key, value, spent)
-	if spent > 0 then return rewrite(key, value) end
+-- write stores what is left, or nothing where that says no more than nothing:
+-- where none of it weighs any more.
+local function write(key, value, weighs)
+	if weighs > 0 then return rewrite(key, value) end
 	pcall('DEL', key)
 end
 
@@ -36,7 +37,7 @@ refunds[1] = function(key, cost, spent_then, at_then, num, den)
 	if now > at_then then back = math.min(back, spent_then - (now - at_then) * num) end
 	if back <= 0 then return 0 end
 	spent = math.max(0, spent - back)
-	write(key, pack('<dddd', spent, scale, at, lives), spent)
+	write(key, pack('<dddd', spent, scale, at, lives), spent - math.max(0, now - at) * num)
 	return 1
 end
 

@@ -83,22 +83,21 @@ end
 
 -- reject settles what a charge of a request that is not admitted is charged.
 local function reject(i, charge)
-	if has(charge, 4) and not charge.denied then
-		local others = denials
-		if has(charge, 8) and charges[i - 1].denied and not has(charges[i - 1], 2) then others = others - 1 end
-		if others == 0 then return end
-	end
-	local earlier = charge.earlier
+	local earlier, cost = charge.earlier, charge.cost
 	if earlier then
 		charge.after, charge.most, charge.first, charge.filled = earlier.after, earlier.most, earlier.first, earlier.filled
 	else
 		charge.after = charge.before
 	end
-	if has(charge, 1) and charge.cost > 0 then
+	if has(charge, 4) and not charge.denied then
+		local others = denials
+		if has(charge, 8) and charges[i - 1].denied and not has(charges[i - 1], 2) then others = others - 1 end
+		if others == 0 then charge.after = charge.after + cost * charge.den end
+	elseif has(charge, 1) and cost > 0 then
 		if charge.algorithm.fill then
-			charge.algorithm.fill(charge, charge.cost)
+			charge.algorithm.fill(charge, cost)
 		elseif charge.after < charge.most then
-			charge.after = math.min(charge.most, charge.after + charge.cost * charge.den)
+			charge.after = math.min(charge.most, charge.after + cost * charge.den)
 		end
 		charge.counted = retry_after(charge, charge.after)
 		charge.filled = true -- to be written, even if no more than was there
