@@ -39,7 +39,8 @@ type State struct {
 // and ends no window.
 //
 // The methods below take a state that Advance returned for the same now and the
-// same policy. Only charging a log allocates.
+// same policy. None of them allocates, but for charging a log and for opening a
+// calendar's window first of all.
 func (p *Policy) Advance(s State, now int64) State {
 	switch p.Algorithm {
 	case TokenBucket, LeakyBucket:
