@@ -1,0 +1,350 @@
+package test
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"bouncer/internal/redistest"
+)
+
+// clusterStore is the store section for a cluster. The time is generous, so that
+// no busy machine has a request decided without it.
+func clusterStore(c *redistest.Cluster) string {
+	urls := make([]string, len(c.Nodes))
+	for i, node := range c.Nodes {
+		urls[i] = `"` + node.URL()[:len(node.URL())-len("/0")] + `"`
+	}
+	return "store: {redis: {urls: [" + strings.Join(urls, ", ") + "], timeout: 5s}}"
+}
+
+// userOn returns the name of a user whose counts one node has.
+func userOn(t testing.TB, c *redistest.Cluster, node *redistest.Server, prefix string) string {
+	t.Helper()
+	for i := range 1000 {
+		user := fmt.Sprintf("%s-%d", prefix, i)
+		if c.NodeOf(t, "rl:v1:{user:"+user+"}") == node {
+			return user
+		}
+	}
+	t.Fatalf("no user %s-… lives on %s", prefix, node.Addr())
+	return ""
+}
+
+// clusterSite is a site with the keys that keyOf makes and a route for each of
+// awayPaths.
+func clusterSite(t testing.TB, u *upstream, c *redistest.Cluster, plans, keys string) *site {
+	s := newSite(t)
+	s.write("keys.yaml", "keys:\n"+keys)
+	s.write("plans.yaml", plans)
+	s.write("routes.yaml", `
+listen: {http: "127.0.0.1:0", admin: "127.0.0.1:0"}
+`+clusterStore(c)+`
+auth: {api_keys: {file: keys.yaml}}
+upstreams:
+  weather: {targets: ["`+u.URL+`"]}
+routes:
+  - {name: capped, path: /capped, upstream: weather, on_store_failure: local_cap}
+  - {name: closed, path: /closed, upstream: weather, on_store_failure: deny}
+  - {name: open,   path: /open,   upstream: weather, on_store_failure: allow}
+`)
+	return s
+}
+
+// Priya notices nothing of how many servers count for her.
+func TestPriyasStoryOnACluster(t *testing.T) {
+	c := redistest.StartCluster(t, 3)
+	u := newUpstream(t, nil)
+	s := newWeatherSite(t, u, clusterStore(c))
+	var keys []string
+	for _, node := range c.Nodes {
+		keys = append(keys, s.key("-user", userOn(t, c, node, "priya")))
+	}
+	g := s.start()
+	for i, key := range keys {
+		t.Run(fmt.Sprintf("node %d", i), func(t *testing.T) { story(t, g, u, "X-API-Key", key) })
+	}
+	g.decidedByItsStore()
+}
+
+// The last of a limit go to exactly as many as there are, whichever of three
+// limits on different nodes it is, and the other two count those and no others.
+func TestTheLastOfOneOfThreeLimitsOnACluster(t *testing.T) {
+	c := redistest.StartCluster(t, 3)
+	u := newUpstream(t, nil)
+	const spendable, others = 25, 10_000
+	names := []string{"mine", "team", "all"}
+	plans, keys := "default_plan: tight-mine\nplans:\n", ""
+	for _, tight := range names {
+		plans += "  tight-" + tight + ":\n    limits:\n"
+		for i, name := range names {
+			quota := others
+			if name == tight {
+				quota = spendable
+			}
+			plans += fmt.Sprintf("      - {name: %s-of-%s, per: %s, algorithm: fixed_window, limit: %d/day}\n",
+				name, tight, []string{"user", "tenant", "global"}[i], quota)
+		}
+		user := userOn(t, c, c.Nodes[0], "user-"+tight)
+		keys += keyEntry(user, "tenant: t-"+tight+", plan: tight-"+tight)
+	}
+	s := clusterSite(t, u, c, plans, keys)
+	gateways := []*gateway{s.launch(), s.launch(), s.launch()}
+	for _, g := range gateways {
+		g.serving()
+	}
+	rdb := c.Client(t)
+	for _, tight := range names {
+		t.Run(tight, func(t *testing.T) {
+			user := userOn(t, c, c.Nodes[0], "user-"+tight)
+			buckets := map[string]string{
+				"mine": "{user:" + user + "}", "team": "{tenant:t-" + tight + "}", "all": "{global}",
+			}
+			before := u.count()
+			var mu sync.Mutex
+			statuses := map[int]int{}
+			var rush sync.WaitGroup
+			for i := range 60 {
+				rush.Go(func() {
+					a, err := trySend("GET", gateways[i%3].url+"/closed", nil, "X-API-Key", keyOf(user))
+					if err != nil {
+						t.Error(err)
+					}
+					mu.Lock()
+					defer mu.Unlock()
+					statuses[a.status]++
+				})
+			}
+			rush.Wait()
+			if statuses[200] != spendable || statuses[429] != 60-spendable {
+				t.Errorf("answers %v, want %d × 200 and %d × 429", statuses, spendable, 60-spendable)
+			}
+			if reached := u.count() - before; reached != spendable {
+				t.Errorf("%d requests reached the upstream", reached)
+			}
+			for name, bucket := range buckets {
+				key := "rl:v1:" + bucket + ":plan/" + name + "-of-" + tight + ":fw/86400"
+				if used := unitsIn(t, rdb, key); used != spendable {
+					t.Errorf("%s: %d used, want %d", key, used, spendable)
+				}
+			}
+		})
+	}
+	for _, g := range gateways {
+		g.decidedByItsStore()
+		if n := g.sum("gateway_store_errors_total"); n != 0 {
+			t.Errorf("%v errors of a store that was there all the time", n)
+		}
+	}
+	for _, node := range c.Nodes {
+		everyKeyEnds(t, node)
+	}
+}
+
+// unitsIn reads how many units a key holds, of whatever algorithm but queues.
+func unitsIn(t testing.TB, rdb redis.UniversalClient, key string) int64 {
+	t.Helper()
+	if strings.Contains(key, ":sl/") {
+		n, err := rdb.LLen(t.Context(), key).Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	value, err := rdb.Get(t.Context(), key).Result()
+	switch {
+	case err == redis.Nil: //nolint:errorlint // what the library documents
+		return 0
+	case err != nil || len(value) < 16:
+		t.Fatalf("%s: %q, %v", key, value, err)
+	}
+	units := float64At(value)
+	if strings.Contains(key, ":tb/") {
+		// What has drained since is less than a unit.
+		units = math.Ceil(units / float64At(value[8:]))
+	}
+	return int64(units)
+}
+
+// A denial by one limit leaves those on other nodes where they were, in Redis
+// and not only in what the client is told.
+func TestADenialOnOneNodeChargesNothingOnTheOthers(t *testing.T) {
+	c := redistest.StartCluster(t, 3)
+	u := newUpstream(t, nil)
+	algorithms := map[string]string{
+		"fixed_window": "fw", "sliding_window_log": "sl", "sliding_window_counter": "sc", "token_bucket": "tb",
+	}
+	subjects := []string{"user", "tenant", "global"}
+	type one struct{ algorithm, tight, user string }
+	var cases []one
+	plans, keys := "", ""
+	for algorithm, tag := range algorithms {
+		for i, tight := range subjects {
+			user := userOn(t, c, c.Nodes[i], tag+"-"+tight)
+			cases = append(cases, one{algorithm, tight, user})
+			plans += "  " + tag + "-" + tight + ":\n    limits:\n"
+			for _, per := range subjects {
+				quota := 1000
+				if per == tight {
+					quota = 3
+				}
+				plans += fmt.Sprintf("      - {name: %s-%s-%s, per: %s, algorithm: %s, limit: %d/day}\n", tag, tight, per, per, algorithm, quota)
+			}
+			keys += keyEntry(user, "tenant: t-"+user+", plan: "+tag+"-"+tight)
+		}
+	}
+	s := clusterSite(t, u, c, "default_plan: fw-user\nplans:\n"+plans, keys)
+	g := s.start()
+	rdb := c.Client(t)
+	for _, o := range cases {
+		t.Run(o.algorithm+" "+o.tight, func(t *testing.T) {
+			tag := algorithms[o.algorithm]
+			for i := range 8 {
+				a := send(t, "GET", g.url+"/closed", nil, "X-API-Key", keyOf(o.user))
+				if want := map[bool]int{true: 200, false: 429}[i < 3]; a.status != want {
+					t.Fatalf("request %d: %d, want %d: %s", i+1, a.status, want, a.body)
+				}
+				for _, per := range subjects {
+					left := 1000 - min(i+1, 3)
+					if per == o.tight {
+						left = 3 - min(i+1, 3)
+					}
+					if want := fmt.Sprintf(`"%s-%s-%s";r=%d;`, tag, o.tight, per, left); !contains(a.field("RateLimit"), want) {
+						t.Fatalf("request %d: RateLimit %s, want %s", i+1, a.field("RateLimit"), want)
+					}
+				}
+			}
+			for per, bucket := range map[string]string{
+				"user": "{user:" + o.user + "}", "tenant": "{tenant:t-" + o.user + "}", "global": "{global}",
+			} {
+				key := fmt.Sprintf("rl:v1:%s:plan/%s-%s-%s:%s/86400", bucket, tag, o.tight, per, tag)
+				if units := unitsIn(t, rdb, key); units != 3 {
+					t.Errorf("%s: %d units, want 3", key, units)
+				}
+			}
+		})
+	}
+	g.decidedByItsStore()
+	for _, node := range c.Nodes {
+		everyKeyEnds(t, node)
+	}
+}
+
+const clusterPlans = `
+default_plan: free
+plans:
+  free:
+    local_cap: 40/hour
+    limits:
+      - {name: per-hour, algorithm: fixed_window, limit: 1000000/hour}
+`
+
+// wantShared checks that an answer was decided in Redis.
+func wantShared(t testing.TB, a answer) {
+	t.Helper()
+	if a.status != 200 || !contains(a.field("RateLimit-Policy"), `"per-hour";q=1000000;`) {
+		t.Fatalf("%d, RateLimit-Policy %q, %s; want a decision of Redis", a.status, a.field("RateLimit-Policy"), a.body)
+	}
+}
+
+// wantAway checks the three answers of a caller whose counts cannot be reached.
+func (g *gateway) wantAway(user string) {
+	g.t.Helper()
+	wantRefused(g.t, g.get("/closed", "X-API-Key", keyOf(user)))
+	if a := g.get("/capped", "X-API-Key", keyOf(user)); a.status != 200 || !isLocal(a) {
+		g.t.Errorf("a local_cap route: %d, RateLimit-Policy %q", a.status, a.field("RateLimit-Policy"))
+	}
+	a := g.get("/open", "X-API-Key", keyOf(user))
+	if a.status != 200 {
+		g.t.Errorf("an allow route: %d", a.status)
+	}
+	noLimitFields(g.t, a)
+}
+
+// One node dies, and with it the counts of some callers. They get what their
+// route says; the others are counted on, as long as they are more than half of
+// the traffic. When the node is back, so is everything.
+func TestANodeOfTheClusterDies(t *testing.T) {
+	c := redistest.StartCluster(t, 3)
+	probed := c.NodeOf(t, "rl:v1:{probe}")
+	var spare, other *redistest.Server
+	for _, node := range c.Nodes {
+		switch {
+		case node == probed:
+		case spare == nil:
+			spare = node
+		default:
+			other = node
+		}
+	}
+	u := newUpstream(t, nil)
+	onProbed, onSpare, onOther := userOn(t, c, probed, "probed"), userOn(t, c, spare, "spare"), userOn(t, c, other, "other")
+	s := clusterSite(t, u, c, clusterPlans, keyEntry(onProbed, "plan: free")+keyEntry(onSpare, "plan: free")+keyEntry(onOther, "plan: free"))
+
+	// kill ends a node, shows that its callers alone are concerned, and then
+	// gives the breaker a reason to open.
+	kill := func(t *testing.T, g *gateway, node *redistest.Server, here, elsewhere string) {
+		t.Helper()
+		for _, user := range []string{onProbed, onSpare, onOther} {
+			wantShared(t, g.get("/closed", "X-API-Key", keyOf(user)))
+		}
+		node.Kill()
+		for range 20 {
+			wantRefused(t, g.get("/closed", "X-API-Key", keyOf(here)))
+			for range 2 {
+				wantShared(t, g.get("/closed", "X-API-Key", keyOf(elsewhere)))
+			}
+		}
+		if n := g.fallback(); n != 0 {
+			t.Fatalf("a third of the decisions fails, and gateway_fallback_active is %v", n)
+		}
+		for range 5 {
+			wantRefused(t, g.get("/closed", "X-API-Key", keyOf(here)))
+		}
+		eventually(t, "five failures in a row open the breaker", func() bool { return len(g.all(storeAway)) > 0 })
+	}
+
+	t.Run("that is not probed", func(t *testing.T) {
+		g := s.start()
+		g.t = t
+		kill(t, g, spare, onSpare, onOther)
+		// The probe asks another node, which answers: everybody is shared again,
+		// those of the dead node excepted.
+		eventually(t, "the breaker closes with the node still away", func() bool { return len(g.all(storeBack)) > 0 })
+		wantShared(t, g.get("/closed", "X-API-Key", keyOf(onOther)))
+		wantShared(t, g.get("/closed", "X-API-Key", keyOf(onProbed)))
+		g.wantAway(onSpare)
+		spare.Restart()
+		eventually(t, "the callers of the node are counted again", func() bool {
+			return g.get("/closed", "X-API-Key", keyOf(onSpare)).status == 200
+		})
+		g.shared()
+		wantShared(t, g.get("/capped", "X-API-Key", keyOf(onSpare)))
+		g.stop()
+	})
+	t.Run("that is probed", func(t *testing.T) {
+		g := s.start()
+		g.t = t
+		kill(t, g, probed, onProbed, onOther)
+		g.away()
+		g.wantAway(onProbed)
+		// It is one breaker for the whole store.
+		g.wantAway(onOther)
+		g.ready(true)
+		probed.Restart()
+		g.shared()
+		for _, user := range []string{onProbed, onSpare, onOther} {
+			eventually(t, "everybody is counted again", func() bool {
+				return g.get("/closed", "X-API-Key", keyOf(user)).status == 200
+			})
+		}
+		if n := len(g.all(storeAway)); n != 1 {
+			t.Errorf("%d lines say that the store is away, want 1", n)
+		}
+		g.stop()
+	})
+}
