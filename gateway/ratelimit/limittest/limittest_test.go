@@ -2,7 +2,6 @@ package limittest
 
 import (
 	"context"
-	"math/rand/v2"
 	"strconv"
 	"sync"
 	"testing"
@@ -59,8 +58,7 @@ func TestCoreShared(t *testing.T) {
 // TestCalendarWindows: the boundaries that an instance sends are those that one
 // finds by looking dates up.
 func TestCalendarWindows(t *testing.T) {
-	seed := number(t, "LIMITTEST_SEED", rand.Uint64()) //nolint:gosec // not secret
-	rnd := rand.New(rand.NewPCG(seed, 3))              //nolint:gosec // not secret
+	rnd := random(t, 3)
 	for range 5000 {
 		c := &ratelimit.Calendar{
 			Unit:      ratelimit.CalendarMinute + ratelimit.CalendarUnit(rnd.IntN(5)), //nolint:gosec // below 5
@@ -77,7 +75,7 @@ func TestCalendarWindows(t *testing.T) {
 		want[0], _ = calendarWindow(c, want[1]-1)
 		_, want[3] = calendarWindow(c, want[2])
 		if got := c.Windows(now); got != want {
-			t.Fatalf("windows of %s at %d, %s: got %d, want %d (seed %d)", calendarName(c), now, at, got, want, seed)
+			t.Fatalf("windows of %s at %d, %s: got %d, want %d", calendarName(c), now, at, got, want)
 		}
 	}
 }

@@ -49,10 +49,18 @@ type admission struct {
 	delay int64 // µs
 }
 
+// random returns one of several streams of numbers, and says by which seed.
+func random(t testing.TB, stream uint64) *rand.Rand {
+	t.Helper()
+	seed := number(t, "LIMITTEST_SEED", rand.Uint64()) //nolint:gosec // it is to be repeatable, not secret
+	t.Logf("LIMITTEST_SEED=%d repeats it", seed)
+	return rand.New(rand.NewPCG(seed, stream)) //nolint:gosec // see above
+}
+
 // spend asks for a few units at a time, in bursts and pauses.
 func spend(b *bench, p *ratelimit.Policy) []admission {
 	b.t.Helper()
-	rnd := rand.New(rand.NewPCG(number(b.t, "LIMITTEST_SEED", rand.Uint64()), 1)) //nolint:gosec // not secret
+	rnd := random(b.t, 1)
 	var all []admission
 	for range 3000 {
 		switch rnd.IntN(4) {
@@ -193,7 +201,7 @@ func departures(t testing.TB, p *ratelimit.Policy, all []admission) {
 // tenth of it is left, or a microsecond, is not.
 func retryAfter(b *bench, p *ratelimit.Policy) {
 	b.t.Helper()
-	rnd := rand.New(rand.NewPCG(number(b.t, "LIMITTEST_SEED", rand.Uint64()), 2)) //nolint:gosec // not secret
+	rnd := random(b.t, 2)
 	denials := 0
 	for i := range 1000 {
 		caller := fmt.Sprintf("priya%d", i%3)

@@ -116,9 +116,9 @@ func counterStories(add func(name string, story func(b *bench))) {
 		b.want("priya123", p, 1, no(0, year+micro, year+micro))
 		b.clock.Advance(year + 1_234_567_890_123*micro)
 		// 960,959,070,465,143.6… of them still count.
-		const left = most - 960_959_070_465_144
-		b.want("priya123", p, left+1, no(left, micro, micro))
-		b.want("priya123", p, left-1, yes(1, micro))
+		const free = most - 960_959_070_465_144
+		b.want("priya123", p, free+1, no(free, micro, micro))
+		b.want("priya123", p, free-1, yes(1, micro))
 		b.want("priya123", p, 1_000_000_000_000, no(1, micro, 31_622_400_000*micro))
 		b.want("priya123", p, most, no(1, micro, 62_010_232_109_877*micro))
 	})
