@@ -32,9 +32,8 @@ const (
 
 // A contender is one way to spend the CPU of Redis.
 type contender struct {
-	name  string
-	calls int // script calls for what is compared
-	call  func(ctx context.Context, key int) error
+	name string
+	call func(ctx context.Context, key int) error
 	// µs of the server for each call, one number for each round: all the
 	// process used, and the part of it in which commands were run.
 	process, command []float64
@@ -59,10 +58,14 @@ func BenchmarkRedisCPU(b *testing.B) {
 	limits := func(n int, algorithm ratelimit.Algorithm) []*ratelimit.Policy {
 		ps := make([]*ratelimit.Policy, n)
 		for i := range ps {
-			ps[i] = newPolicy(b, ratelimit.Policy{
+			spec := ratelimit.Policy{
 				Scope: fmt.Sprintf("plan/limit-%d", i), Algorithm: algorithm,
 				Quota: 1000, Window: time.Hour,
-			})
+			}
+			if algorithm == ratelimit.LeakyBucket {
+				spec.Queue = 999
+			}
+			ps[i] = newPolicy(b, spec)
 		}
 		return ps
 	}
@@ -80,11 +83,15 @@ func BenchmarkRedisCPU(b *testing.B) {
 		return client.Process(ctx, redis.NewCmd(ctx, "evalsha", sha, "1", "bare:"+who[key], "3600"))
 	}
 	contenders := []*contender{
-		{name: "bare", calls: 1, call: bare},
-		{name: "token_bucket/limits=1", calls: 1, call: take(limits(1, ratelimit.TokenBucket))},
-		{name: "token_bucket/limits=2", calls: 1, call: take(limits(2, ratelimit.TokenBucket))},
-		{name: "token_bucket/limits=4", calls: 1, call: take(limits(4, ratelimit.TokenBucket))},
-		{name: "fixed_window/limits=1", calls: 1, call: take(limits(1, ratelimit.FixedWindow))},
+		{name: "bare", call: bare},
+		{name: "token_bucket/limits=1", call: take(limits(1, ratelimit.TokenBucket))},
+		{name: "token_bucket/limits=2", call: take(limits(2, ratelimit.TokenBucket))},
+		{name: "token_bucket/limits=4", call: take(limits(4, ratelimit.TokenBucket))},
+	}
+	for _, a := range []ratelimit.Algorithm{
+		ratelimit.FixedWindow, ratelimit.SlidingWindowLog, ratelimit.SlidingWindowCounter, ratelimit.LeakyBucket,
+	} {
+		contenders = append(contenders, &contender{name: a.String() + "/limits=1", call: take(limits(1, a))})
 	}
 	for b.Loop() {
 		for round := range benchRounds {

@@ -115,7 +115,6 @@ const (
 
 	perCharge  = 4 // integers of the reply of take for one charge
 	perReceipt = 2 // and those of its receipt
-	headArgs   = 3 // EVALSHA, the digest, the number of keys
 )
 
 // A call is one EVALSHA with all that it refers to. What is passed in interfaces

@@ -42,11 +42,14 @@
 --                  amount and could some time, would
 --   save(charge, key)           writes charge.after; returns nil, or why not
 --   receipt(charge)             what a refund has to know
---   fill, delay    where they differ: see below
+--   fill(charge, cost)          as much of cost as fits, where that is not simply
+--                  to add up to most
+--   delay(charge)  the µs until its drip, where it has to wait for one
 --   before, after  the amount that counts, without and with what is charged here
 --   den            of that, the parts of a unit
 --   most           the most that may count now, in parts; it may be below after
 --   quota          the most that may ever count; nil where that is most
+--   resets         whether reset is to be told though nothing is granted
 -- One that never grows beyond eight fields is made in one piece. That, and to set
 -- the others only where something is out of the ordinary, is what makes the
 -- ordinary decision cheap.
