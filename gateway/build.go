@@ -141,7 +141,8 @@ func makeLimit(l *config.Limit, scope string, standIn *ratelimit.Policy) (*limit
 		CountRejected: l.CountRejected, LocalCap: standIn,
 	}
 	if l.Shadow {
-		spec.Role = ratelimit.Shadow
+		// The plan's cap denies, and this limit never does.
+		spec.Role, spec.LocalCap = ratelimit.Shadow, nil
 	}
 	if c := l.Calendar; c != nil {
 		spec.Window = 0
