@@ -3,7 +3,7 @@
 # redis-server, and get both from Debian when they may.
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test hotkey vet staticcheck lint fuzz bench bench-memory fmt clean needs
+.PHONY: help build run test hotkey vet staticcheck lint fuzz bench bench-memory bench-decisions bench-keys fmt clean needs
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 GOBUILD  = CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)'
@@ -37,6 +37,8 @@ help:
 	@echo '  make bench         what the gateway costs beside a bare reverse proxy; writes docs/BENCHMARKS.md'
 	@echo "                     make bench BENCHFLAGS='-rounds 9 -time 5s -json' for other numbers"
 	@echo '  make bench-memory  what a million addresses cost in memory; writes docs/BENCHMARKS.md'
+	@echo '  make bench-decisions   what a decision costs Redis, by each algorithm; writes docs/BENCHMARKS.md'
+	@echo '  make bench-keys    what a caller costs Redis in memory; writes docs/BENCHMARKS.md'
 	@echo
 	@echo '  make clean         removes bin/'
 
@@ -88,6 +90,15 @@ bench: build
 bench-memory: build
 	@$(GOBUILD) -o bin/ ./bench/...
 	@bin/memory -gateway bin/gateway -upstream bin/upstream -write docs/BENCHMARKS.md $(BENCHFLAGS)
+
+# These two need nothing but a redis-server.
+bench-decisions:
+	@$(GOBUILD) -o bin/decisions ./bench/decisions
+	@bin/decisions -write docs/BENCHMARKS.md $(BENCHFLAGS)
+
+bench-keys:
+	@$(GOBUILD) -o bin/keys ./bench/keys
+	@bin/keys -write docs/BENCHMARKS.md $(BENCHFLAGS)
 
 clean:
 	rm -rf bin
