@@ -58,7 +58,12 @@ func (g *Gateway) makeShared(cfg *config.Config) (*shared, error) {
 	if err != nil {
 		return nil, fmt.Errorf("store.redis: %w", err)
 	}
-	sh.redis, err = redisstore.New(client, redisstore.Options{KeyPrefix: sh.cfg.KeyPrefix, Timeout: sh.cfg.Timeout})
+	sh.redis, err = redisstore.New(client, redisstore.Options{
+		KeyPrefix: sh.cfg.KeyPrefix, Timeout: sh.cfg.Timeout,
+		// On a cluster a charge that one node denied could not be given back on
+		// another: the caller has lost that much quota, and nobody got too much.
+		OnRefundLost: func(err error) { g.telemetry.StoreFailed(redisstore.Kind(err)) },
+	})
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("store.redis: %w", err), client.Close())
 	}
