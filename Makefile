@@ -3,7 +3,7 @@
 # redis-server, and get both from Debian when they may.
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test hotkey vet staticcheck lint fuzz bench bench-memory bench-decisions bench-keys fmt clean needs
+.PHONY: help build run test hotkey clocks vet staticcheck lint fuzz bench bench-memory bench-decisions bench-keys fmt clean needs
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 GOBUILD  = CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)'
@@ -26,6 +26,7 @@ help:
 	@echo '  make build         bin/gateway, static'
 	@echo '  make test          vet, staticcheck and all tests, under the race detector, against real Redis servers'
 	@echo '  make hotkey        twenty gateways, one key, overload: every decision held against the rule'
+	@echo '  make clocks        two gateways whose clocks are five seconds apart (builds one anew: minutes)'
 	@echo '  make lint          golangci-lint with the list in .golangci.yml (the first time builds it: minutes)'
 	@echo '  make fuzz          every fuzz target for $(FUZZTIME) (FUZZTIME=1m make fuzz)'
 	@echo '  make vet           go vet alone'
@@ -61,6 +62,12 @@ test: needs vet staticcheck
 # HOTKEY_GATEWAYS=5 make hotkey takes five.
 hotkey: needs
 	HOTKEY_GATEWAYS=$${HOTKEY_GATEWAYS:-20} go test -race -count=1 -v -run '^TestAHotKey' ./test
+
+# A program in Go asks the kernel for the time, past every library that could
+# tell it another, so the second gateway is built with a standard library whose
+# clock is wrong.
+clocks: needs
+	CLOCKS_APART=1 go test -count=1 -v -run '^TestClocksApart' ./test
 
 vet:
 	go vet ./...

@@ -62,9 +62,10 @@ func eventually(t testing.TB, what string, ok func() bool) {
 
 // A site is a directory with one configuration.
 type site struct {
-	t   testing.TB
-	dir string
-	env []string
+	t       testing.TB
+	dir     string
+	env     []string
+	program string // what it runs; empty: the gateway as it is
 }
 
 func newSite(t testing.TB) *site {
@@ -189,7 +190,11 @@ func (s *site) startWith(args ...string) *gateway {
 func (s *site) launch(args ...string) *gateway {
 	s.t.Helper()
 	g := &gateway{t: s.t, ended: make(chan struct{})}
-	g.cmd = exec.Command(binary, append([]string{"run"}, args...)...)
+	program := s.program
+	if program == "" {
+		program = binary
+	}
+	g.cmd = exec.Command(program, append([]string{"run"}, args...)...)
 	g.cmd.Dir = s.dir
 	g.cmd.Env = append(os.Environ(), s.env...)
 	g.cmd.Stderr = &g.stderr
