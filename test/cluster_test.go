@@ -3,6 +3,7 @@ package test
 import (
 	"fmt"
 	"math"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -347,4 +348,45 @@ func TestANodeOfTheClusterDies(t *testing.T) {
 		}
 		g.stop()
 	})
+}
+
+// What could not be given back is seen: one node has charged, the other does not
+// answer, and when its time is over the first is gone as well.
+func TestALostRefundOnAClusterIsCounted(t *testing.T) {
+	c := redistest.StartCluster(t, 3)
+	u := newUpstream(t, nil)
+	user, tenant := userOn(t, c, c.Nodes[0], "user"), ""
+	for i := 0; tenant == ""; i++ {
+		if name := fmt.Sprintf("tenant-%d", i); c.NodeOf(t, "rl:v1:{tenant:"+name+"}") == c.Nodes[1] {
+			tenant = name
+		}
+	}
+	s := clusterSite(t, u, c, "default_plan: free\nplans:\n  free:\n    limits:\n"+
+		"      - {name: mine, algorithm: fixed_window, limit: 9/day}\n"+
+		"      - {name: team, per: tenant, algorithm: fixed_window, limit: 9/day}\n",
+		keyEntry(user, "tenant: "+tenant))
+	s.write("routes.yaml", strings.Replace(string(must(os.ReadFile(s.path("routes.yaml")))), "timeout: 5s", "timeout: 2s", 1))
+	g := s.start()
+	mine := c.Nodes[0].Client(t)
+	key := "rl:v1:{user:" + user + "}:plan/mine:fw/86400"
+	ask := func() answer { return send(t, "GET", g.url+"/closed", nil, "X-API-Key", keyOf(user)) }
+	if a := ask(); a.status != 200 || unitsIn(t, mine, key) != 1 {
+		t.Fatalf("%d, %d units of %s", a.status, unitsIn(t, mine, key), key)
+	}
+	c.Nodes[1].Freeze()
+	answered := make(chan answer, 1)
+	go func() {
+		a, err := trySend("GET", g.url+"/closed", nil, "X-API-Key", keyOf(user))
+		if err != nil {
+			t.Error(err)
+		}
+		answered <- a
+	}()
+	eventually(t, "the first node has charged", func() bool { return unitsIn(t, mine, key) == 2 })
+	c.Nodes[0].Kill()
+	wantRefused(t, <-answered)
+	eventually(t, "two errors are counted: no decision, and nothing given back", func() bool {
+		return g.sum("gateway_store_errors_total") == 2
+	})
+	c.Nodes[1].Thaw()
 }
