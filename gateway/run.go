@@ -24,8 +24,6 @@ const (
 	maxHeaderBytes    = 64 << 10
 )
 
-const ()
-
 // A door is one listener and the server behind it.
 type door struct {
 	name     string

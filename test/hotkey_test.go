@@ -236,8 +236,11 @@ func (j *logJudge) decide(d redisCall, admitted bool) error {
 		return nil
 	}
 	at, err := strconv.ParseInt(d.value, 10, 64)
-	if err != nil || at < d.from || at > d.to {
-		return fmt.Errorf("charged at another time: %v", err)
+	if err != nil {
+		return fmt.Errorf("read when it was charged: %w", err)
+	}
+	if at < d.from || at > d.to {
+		return fmt.Errorf("charged at %d, which is not within %d to %d", at, d.from, d.to)
 	}
 	if n >= hotQuota && at-j.at[n-hotQuota] < hotWindow {
 		return fmt.Errorf("the %d-th within %d µs", hotQuota+1, at-j.at[n-hotQuota])

@@ -2,6 +2,7 @@ package ratelimit
 
 import (
 	"fmt"
+	"maps"
 	"testing"
 	"time"
 
@@ -33,9 +34,9 @@ func (l ledger) take(now int64, charges ...Charge) []Decision {
 	return ds
 }
 
-// used returns what a policy has counted of its capacity for a partition.
-func (l ledger) used(now int64, p *Policy) int64 {
-	ds := l.take(now, Charge{Policy: p, Partition: "{user:priya123}"})
+// used returns what a policy has counted of its capacity at epoch.
+func (l ledger) used(p *Policy) int64 {
+	ds := l.take(epoch, Charge{Policy: p, Partition: "{user:priya123}"})
 	return p.Capacity() - ds[0].Remaining
 }
 
@@ -84,7 +85,7 @@ func TestAShadowIsDecidedAndCountedAndDeniesNobody(t *testing.T) {
 	if verdicts(ds) != "-+" || Admitted(ds) || ds[1].Remaining != 2 {
 		t.Errorf("denied by the live limit: %+v", ds)
 	}
-	if got := l.used(epoch, live); got != 5 {
+	if got := l.used(live); got != 5 {
 		t.Errorf("the live limit has counted %d", got)
 	}
 }
@@ -121,10 +122,10 @@ func TestACandidateCountsWhatItsNumberWouldAdmit(t *testing.T) {
 		if got != c.want {
 			t.Errorf("candidate %d: verdicts %s, want %s", c.number, got, c.want)
 		}
-		if admitted != 2 || l.used(epoch, live) != 2 {
-			t.Errorf("candidate %d: %d admitted, %d counted by the live limit, want 2", c.number, admitted, l.used(epoch, live))
+		if admitted != 2 || l.used(live) != 2 {
+			t.Errorf("candidate %d: %d admitted, %d counted by the live limit, want 2", c.number, admitted, l.used(live))
 		}
-		if n := l.used(epoch, twin); n != c.count {
+		if n := l.used(twin); n != c.count {
 			t.Errorf("candidate %d has counted %d, want %d", c.number, n, c.count)
 		}
 	}
@@ -139,7 +140,7 @@ func TestACandidateWithoutItsTwinBeforeItWaitsForAll(t *testing.T) {
 	} {
 		l := ledger{}
 		l.take(epoch, charges...)
-		if n := l.used(epoch, twin); n != 0 {
+		if n := l.used(twin); n != 0 {
 			t.Errorf("%d counted, of a request that another limit denies", n)
 		}
 	}
@@ -235,8 +236,8 @@ func TestCountRejectedChargesUpToTheLimitAndNeverBeyond(t *testing.T) {
 				l.take(epoch, charge(p, c.spent))
 			}
 			ds := l.take(epoch, charge(p, c.cost), charge(none, 1))
-			if Admitted(ds) || ds[0].Remaining != 5-c.want || l.used(epoch, p) != c.want {
-				t.Errorf("%s: %d spent, %d rejected: %d counted, want %d; %+v", p.Algorithm, c.spent, c.cost, l.used(epoch, p), c.want, ds[0])
+			if Admitted(ds) || ds[0].Remaining != 5-c.want || l.used(p) != c.want {
+				t.Errorf("%s: %d spent, %d rejected: %d counted, want %d; %+v", p.Algorithm, c.spent, c.cost, l.used(p), c.want, ds[0])
 			}
 			if ds[0].Allowed != (c.spent+c.cost <= 5 && c.cost < 1<<60) {
 				t.Errorf("%s: %d spent, %d rejected: its own verdict is %v", p.Algorithm, c.spent, c.cost, ds[0].Allowed)
@@ -370,10 +371,7 @@ func TestDecideChargesWhoItSays(t *testing.T) {
 			}
 			// One that waits as told, and finds nobody else there, is admitted.
 			if wait, denied := RetryAfter(ds); denied && wait != Never {
-				again := ledger{}
-				for k, s := range l {
-					again[k] = s
-				}
+				again := maps.Clone(l)
 				if got := again.take(now+wait.Microseconds(), charges...); !Admitted(got) {
 					t.Fatalf("denied after waiting %s as told: %+v, before %+v", wait, got, ds)
 				}

@@ -346,7 +346,7 @@ func product(a, b int64) (int64, bool) {
 	if hi != 0 || lo >= uint64(exactLimit) {
 		return 0, false
 	}
-	return int64(lo), true //nolint:gosec // below 2^53
+	return int64(lo), true
 }
 
 func gcd(a, b int64) int64 {

@@ -66,10 +66,11 @@ func (b *bench) want(caller string, p *ratelimit.Policy, cost int64, w answer) {
 	b.equal(got, p, w, fmt.Sprintf("%s spends %d of %s", caller, cost, show(p)))
 }
 
-// wantAll asks for cost units of each of the policies at once and compares the
-// answers, which come in the same order.
-func (b *bench) wantAll(caller string, cost int64, ps []*ratelimit.Policy, ws ...answer) {
+// wantAll asks for cost units of each of the policies at once, for one caller,
+// and compares the answers, which come in the same order.
+func (b *bench) wantAll(cost int64, ps []*ratelimit.Policy, ws ...answer) {
 	b.t.Helper()
+	const caller = "priya123"
 	charges := make([]ratelimit.Charge, len(ps))
 	for i, p := range ps {
 		charges[i] = charge(caller, p, cost)

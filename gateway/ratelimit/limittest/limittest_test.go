@@ -61,7 +61,7 @@ func TestCalendarWindows(t *testing.T) {
 	rnd := random(t, 3)
 	for range 5000 {
 		c := &ratelimit.Calendar{
-			Unit:      ratelimit.CalendarMinute + ratelimit.CalendarUnit(rnd.IntN(5)), //nolint:gosec // below 5
+			Unit:      ratelimit.CalendarMinute + ratelimit.CalendarUnit(rnd.IntN(5)),
 			Location:  zone(t, zones[rnd.IntN(len(zones))]),
 			WeekStart: time.Weekday(rnd.IntN(7)),
 		}

@@ -91,7 +91,7 @@ var calendarMutants = []mutant{
 		return s.model.take(now, charges)
 	}},
 	{name: "calendar: two calendars of one name are one count", tables: true, key: func(c ratelimit.Charge) string {
-		q := *c.Policy //nolint:govet // see altered
+		q := *c.Policy
 		q.Calendar = nil
 		c.Policy = &q
 		return key(c)

@@ -160,13 +160,13 @@ var commonMutants = []mutant{
 		return key(c) + strconv.FormatInt(c.Policy.Quota, 10)
 	}},
 	{name: "a key without the window", tables: true, key: func(c ratelimit.Charge) string {
-		q := *c.Policy //nolint:govet // see altered
+		q := *c.Policy
 		q.Window = 0
 		c.Policy = &q
 		return key(c)
 	}},
 	{name: "a key without the limit's name", tables: true, key: func(c ratelimit.Charge) string {
-		q := *c.Policy //nolint:govet // see altered
+		q := *c.Policy
 		q.Scope = ""
 		c.Policy = &q
 		return key(c)
@@ -207,7 +207,7 @@ var commonMutants = []mutant{
 	{name: "the decision names an equal policy", take: func(s *mutantStore, now int64, charges []ratelimit.Charge) []ratelimit.Decision {
 		ds := s.model.take(now, charges)
 		for i := range ds {
-			q := *ds[i].Policy //nolint:govet // see altered
+			q := *ds[i].Policy
 			ds[i].Policy = &q
 		}
 		return ds

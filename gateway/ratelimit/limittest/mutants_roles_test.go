@@ -13,7 +13,7 @@ var roleMutants = []mutant{
 		cs := slices.Clone(charges)
 		for i, c := range charges {
 			if c.Policy.Role == ratelimit.Shadow {
-				q := *c.Policy //nolint:govet // see altered
+				q := *c.Policy
 				q.Role = ratelimit.Enforce
 				cs[i].Policy = &q
 			}
@@ -39,7 +39,7 @@ var roleMutants = []mutant{
 		cs := slices.Clone(charges)
 		for i, c := range charges {
 			if c.Policy.Role == ratelimit.Candidate {
-				q := *c.Policy //nolint:govet // see altered
+				q := *c.Policy
 				q.Role, q.Scope = ratelimit.Enforce, q.Scope+" candidate"
 				cs[i].Policy = &q
 			}
@@ -60,7 +60,7 @@ var roleMutants = []mutant{
 		return pays(ds, i) || ds[i].Policy.Role == ratelimit.Candidate && ds[i].Allowed
 	}, history: "History/Lists"},
 	{name: "candidate: shares its twin's count", key: func(c ratelimit.Charge) string {
-		q := *c.Policy //nolint:govet // see altered
+		q := *c.Policy
 		q.Role = ratelimit.Enforce
 		c.Policy = &q
 		return key(c)

@@ -101,7 +101,7 @@ func alone(m *model, now int64, c ratelimit.Charge) time.Duration {
 
 // altered is a policy with other numbers.
 func altered(p *ratelimit.Policy, change func(*ratelimit.Policy)) limit {
-	q := *p //nolint:govet // the model reads its exported fields only
+	q := *p
 	change(&q)
 	return limitOf(&q)
 }

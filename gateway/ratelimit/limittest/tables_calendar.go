@@ -146,8 +146,8 @@ func calendarStories(add func(name string, story func(b *bench))) {
 		// Beside limits that need no calendar, all are decided once.
 		b.skew = 40 * day
 		other := bucket(b.t, "per-second", 1, second, 5)
-		b.wantAll("priya123", 1, []*ratelimit.Policy{other, p}, yes(4, second), yes(1, day))
-		b.wantAll("priya123", 2, []*ratelimit.Policy{other, p}, yes(4, second), no(1, day, day))
+		b.wantAll(1, []*ratelimit.Policy{other, p}, yes(4, second), yes(1, day))
+		b.wantAll(2, []*ratelimit.Policy{other, p}, yes(4, second), no(1, day, day))
 	})
 	add("Calendar/ADenialOpensNoWindow", func(b *bench) {
 		p := per(b, ratelimit.CalendarDay, "UTC", 5)

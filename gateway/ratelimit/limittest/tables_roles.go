@@ -12,12 +12,12 @@ func roleStories(add func(name string, story func(b *bench))) {
 	add("Shadow/DeniesNobody", func(b *bench) {
 		live, trial := bucket(b.t, "live", 1, second, 4), bucket(b.t, "trial", 1, minute, 2, shadow)
 		both := policies{live, trial}
-		b.wantAll("priya123", 1, both, yes(3, second), yes(1, minute))
-		b.wantAll("priya123", 1, both, yes(2, second), yes(0, minute))
+		b.wantAll(1, both, yes(3, second), yes(1, minute))
+		b.wantAll(1, both, yes(2, second), yes(0, minute))
 		// It says no, is not charged, and the request is admitted and charged.
-		b.wantAll("priya123", 1, both, yes(1, second), no(0, minute, minute))
-		b.wantAll("priya123", 1, both, yes(0, second), no(0, minute, minute))
-		b.wantAll("priya123", 1, both, no(0, second, second), no(0, minute, minute))
+		b.wantAll(1, both, yes(1, second), no(0, minute, minute))
+		b.wantAll(1, both, yes(0, second), no(0, minute, minute))
+		b.wantAll(1, both, no(0, second, second), no(0, minute, minute))
 	})
 	add("Shadow/AloneAdmits", func(b *bench) {
 		p := log(b.t, "trial", 1, minute, shadow)
@@ -31,15 +31,15 @@ func roleStories(add func(name string, story func(b *bench))) {
 			counter(b.t, "d", 5, minute, shadow), queue(b.t, "e", 5, minute, 4, 0, shadow),
 		} {
 			off := window(b.t, "off", 0, minute)
-			b.wantAll("priya123", 1, policies{trial, off}, yes(5, 0), no(0, 0, never))
-			b.wantAll("priya123", 1, policies{off, trial}, no(0, 0, never), yes(5, 0))
+			b.wantAll(1, policies{trial, off}, yes(5, 0), no(0, 0, never))
+			b.wantAll(1, policies{off, trial}, no(0, 0, never), yes(5, 0))
 		}
 	})
 	add("Shadow/OneThatDeniesKeepsTheOthersWhole", func(b *bench) {
 		// Two on trial: the one that allows is charged beside the one that denies.
 		p, q := window(b.t, "p", 0, minute, shadow), window(b.t, "q", 5, minute, shadow)
-		b.wantAll("priya123", 1, policies{p, q}, no(0, 0, never), yes(4, minute))
-		b.wantAll("priya123", 1, policies{q, p}, yes(3, minute), no(0, 0, never))
+		b.wantAll(1, policies{p, q}, no(0, 0, never), yes(4, minute))
+		b.wantAll(1, policies{q, p}, yes(3, minute), no(0, 0, never))
 	})
 	add("Shadow/PutInForceKeepsItsCount", func(b *bench) {
 		trial, live := window(b.t, "per-minute", 2, minute, shadow), window(b.t, "per-minute", 2, minute)
@@ -50,43 +50,43 @@ func roleStories(add func(name string, story func(b *bench))) {
 	add("Shadow/HoldsAPlaceInTheQueue", func(b *bench) {
 		// What would have been the wait is said, if the request is admitted.
 		p, small := queue(b.t, "trial", 1, second, 2, 0, shadow), bucket(b.t, "small", 1, hour, 2)
-		b.wantAll("priya123", 1, policies{p, small}, yes(2, second), yes(1, hour))
-		b.wantAll("priya123", 1, policies{p, small}, held(1, second, second), yes(0, hour))
-		b.wantAll("priya123", 1, policies{p, small}, yes(1, second), no(0, hour, hour))
+		b.wantAll(1, policies{p, small}, yes(2, second), yes(1, hour))
+		b.wantAll(1, policies{p, small}, held(1, second, second), yes(0, hour))
+		b.wantAll(1, policies{p, small}, yes(1, second), no(0, hour, hour))
 	})
 
 	add("Candidate/LowerCountsWhatItWouldAdmit", func(b *bench) {
 		both := policies{window(b.t, "per-minute", 5, minute), window(b.t, "per-minute", 2, minute, candidate)}
-		b.wantAll("priya123", 1, both, yes(4, minute), yes(1, minute))
-		b.wantAll("priya123", 1, both, yes(3, minute), yes(0, minute))
+		b.wantAll(1, both, yes(4, minute), yes(1, minute))
+		b.wantAll(1, both, yes(3, minute), yes(0, minute))
 		b.clock.Advance(second)
 		// The live one goes on, the candidate says no and stays where it is.
-		b.wantAll("priya123", 1, both, yes(2, 59*second), no(0, 59*second, 59*second))
-		b.wantAll("priya123", 2, both, yes(0, 59*second), no(0, 59*second, 59*second))
-		b.wantAll("priya123", 3, both, no(0, 59*second, 59*second), no(0, 59*second, never))
+		b.wantAll(1, both, yes(2, 59*second), no(0, 59*second, 59*second))
+		b.wantAll(2, both, yes(0, 59*second), no(0, 59*second, 59*second))
+		b.wantAll(3, both, no(0, 59*second, 59*second), no(0, 59*second, never))
 	})
 	add("Candidate/HigherCountsOnWhereTheLiveOneDenies", func(b *bench) {
 		both := policies{window(b.t, "per-minute", 1, minute), window(b.t, "per-minute", 3, minute, candidate)}
-		b.wantAll("priya123", 1, both, yes(0, minute), yes(2, minute))
+		b.wantAll(1, both, yes(0, minute), yes(2, minute))
 		// Denied; the candidate would have admitted, and counts that.
-		b.wantAll("priya123", 1, both, no(0, minute, minute), yes(1, minute))
-		b.wantAll("priya123", 1, both, no(0, minute, minute), yes(0, minute))
-		b.wantAll("priya123", 1, both, no(0, minute, minute), no(0, minute, minute))
+		b.wantAll(1, both, no(0, minute, minute), yes(1, minute))
+		b.wantAll(1, both, no(0, minute, minute), yes(0, minute))
+		b.wantAll(1, both, no(0, minute, minute), no(0, minute, minute))
 	})
 	add("Candidate/IsNotChargedWhereAnotherLimitDenies", func(b *bench) {
 		live, twin := window(b.t, "per-minute", 1, minute), window(b.t, "per-minute", 3, minute, candidate)
 		off := window(b.t, "off", 0, minute)
-		b.wantAll("priya123", 1, policies{live, twin, off}, yes(1, 0), yes(3, 0), no(0, 0, never))
-		b.wantAll("priya123", 1, policies{off, live, twin}, no(0, 0, never), yes(1, 0), yes(3, 0))
+		b.wantAll(1, policies{live, twin, off}, yes(1, 0), yes(3, 0), no(0, 0, never))
+		b.wantAll(1, policies{off, live, twin}, no(0, 0, never), yes(1, 0), yes(3, 0))
 		// One on trial that denies is no reason.
 		never0 := window(b.t, "trial", 0, minute, shadow)
-		b.wantAll("priya123", 1, policies{never0, live, twin}, no(0, 0, never), yes(0, minute), yes(2, minute))
+		b.wantAll(1, policies{never0, live, twin}, no(0, 0, never), yes(0, minute), yes(2, minute))
 	})
 	add("Candidate/BesideALimitOnTrial", func(b *bench) {
 		both := policies{window(b.t, "trial", 1, minute, shadow), window(b.t, "trial", 2, minute, candidate)}
-		b.wantAll("priya123", 1, both, yes(0, minute), yes(1, minute))
-		b.wantAll("priya123", 1, both, no(0, minute, minute), yes(0, minute))
-		b.wantAll("priya123", 1, both, no(0, minute, minute), no(0, minute, minute))
+		b.wantAll(1, both, yes(0, minute), yes(1, minute))
+		b.wantAll(1, both, no(0, minute, minute), yes(0, minute))
+		b.wantAll(1, both, no(0, minute, minute), no(0, minute, minute))
 	})
 	add("Candidate/OfEveryAlgorithm", func(b *bench) {
 		b.align(minute)
@@ -214,25 +214,25 @@ func rejectedStories(add func(name string, story func(b *bench))) {
 		// that is full now, coming back takes as long as that does.
 		login, off := log(b.t, "login", 2, minute, countRejected), bucket(b.t, "small", 1, second, 1)
 		b.want("priya123", off, 1, yes(0, second))
-		b.wantAll("priya123", 1, policies{login, off}, yes(1, minute), no(0, second, second))
-		b.wantAll("priya123", 1, policies{off, login}, no(0, second, second), answer{true, 0, minute, minute, 0})
-		b.wantAll("priya123", 1, policies{off, login}, no(0, second, second), no(0, minute, minute))
+		b.wantAll(1, policies{login, off}, yes(1, minute), no(0, second, second))
+		b.wantAll(1, policies{off, login}, no(0, second, second), answer{true, 0, minute, minute, 0})
+		b.wantAll(1, policies{off, login}, no(0, second, second), no(0, minute, minute))
 	})
 	add("Rejected/OnTrial", func(b *bench) {
 		// Charged if the request is denied; if it is admitted, only what it allows.
 		trial := window(b.t, "trial", 2, minute, countRejected, shadow)
 		live, off := window(b.t, "live", 5, minute), window(b.t, "off", 0, minute)
-		b.wantAll("priya123", 3, policies{live, trial}, yes(2, minute), no(2, 0, never))
-		b.wantAll("priya123", 1, policies{off, trial}, no(0, 0, never), yes(1, minute))
-		b.wantAll("priya123", 3, policies{off, trial}, no(0, 0, never), no(0, minute, never))
-		b.wantAll("priya123", 1, policies{off, trial}, no(0, 0, never), no(0, minute, minute))
+		b.wantAll(3, policies{live, trial}, yes(2, minute), no(2, 0, never))
+		b.wantAll(1, policies{off, trial}, no(0, 0, never), yes(1, minute))
+		b.wantAll(3, policies{off, trial}, no(0, 0, never), no(0, minute, never))
+		b.wantAll(1, policies{off, trial}, no(0, 0, never), no(0, minute, minute))
 	})
 	add("Rejected/BesideACandidate", func(b *bench) {
 		// The candidate is charged as if it were in force, what it rejects never.
 		both := policies{window(b.t, "p", 1, minute, countRejected), window(b.t, "p", 3, minute, candidate)}
-		b.wantAll("priya123", 2, both, no(0, minute, never), yes(1, minute))
-		b.wantAll("priya123", 2, both, no(0, minute, never), no(1, minute, minute))
-		b.wantAll("priya123", 1, both, no(0, minute, minute), yes(0, minute))
+		b.wantAll(2, both, no(0, minute, never), yes(1, minute))
+		b.wantAll(2, both, no(0, minute, never), no(1, minute, minute))
+		b.wantAll(1, both, no(0, minute, minute), yes(0, minute))
 	})
 	add("Rejected/TheSameTwice", func(b *bench) {
 		p := log(b.t, "per-minute", 3, minute, countRejected)

@@ -19,7 +19,7 @@ func slot(key string) uint16 {
 
 var crcTable = func() (table [256]uint16) {
 	for i := range table {
-		crc := uint16(i) << 8 //nolint:gosec // i is below 256
+		crc := uint16(i) << 8
 		for range 8 {
 			carry := crc&0x8000 != 0
 			crc <<= 1
