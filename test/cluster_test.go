@@ -1,6 +1,7 @@
 package test
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -61,14 +62,12 @@ func TestPriyasStoryOnACluster(t *testing.T) {
 	c := redistest.StartCluster(t, 3)
 	u := newUpstream(t, nil)
 	s := newWeatherSite(t, u, clusterStore(c))
-	var keys []string
-	for _, node := range c.Nodes {
-		keys = append(keys, s.key("-user", userOn(t, c, node, "priya")))
-	}
+	// The gateway is told of the first node only by another.
+	user := userOn(t, c, c.Nodes[0], "priya")
+	s.write("keys.yaml", "keys:\n"+keyEntry(user, "tenant: acme"))
+	s.write("routes.yaml", strings.Replace(string(must(os.ReadFile(s.path("routes.yaml")))), `"redis://`+c.Nodes[0].Addr()+`", `, "", 1))
 	g := s.start()
-	for i, key := range keys {
-		t.Run(fmt.Sprintf("node %d", i), func(t *testing.T) { story(t, g, u, "X-API-Key", key) })
-	}
+	story(t, g, u, "X-API-Key", keyOf(user))
 	g.decidedByItsStore()
 }
 
@@ -158,7 +157,7 @@ func unitsIn(t testing.TB, rdb redis.UniversalClient, key string) int64 {
 	}
 	value, err := rdb.Get(t.Context(), key).Result()
 	switch {
-	case err == redis.Nil: //nolint:errorlint // what the library documents
+	case errors.Is(err, redis.Nil):
 		return 0
 	case err != nil || len(value) < 16:
 		t.Fatalf("%s: %q, %v", key, value, err)
@@ -266,87 +265,110 @@ func (g *gateway) wantAway(user string) {
 	noLimitFields(g.t, a)
 }
 
+// A clusterOfThree is a gateway on a cluster and a caller on each of its nodes:
+// the one that is probed, and two others.
+type clusterOfThree struct {
+	probed, spare            *redistest.Server
+	onProbed, onSpare, other string
+	g                        *gateway
+}
+
+func newClusterOfThree(t *testing.T) *clusterOfThree {
+	c := redistest.StartCluster(t, 3)
+	n := &clusterOfThree{probed: c.NodeOf(t, "rl:v1:{probe}")}
+	for _, node := range c.Nodes {
+		switch {
+		case node == n.probed:
+			n.onProbed = userOn(t, c, node, "probed")
+		case n.spare == nil:
+			n.spare, n.onSpare = node, userOn(t, c, node, "spare")
+		default:
+			n.other = userOn(t, c, node, "other")
+		}
+	}
+	keys := ""
+	for _, user := range n.users() {
+		keys += keyEntry(user, "plan: free")
+	}
+	n.g = clusterSite(t, newUpstream(t, nil), c, clusterPlans, keys).start()
+	return n
+}
+
+func (n *clusterOfThree) users() []string { return []string{n.onProbed, n.onSpare, n.other} }
+
+func (n *clusterOfThree) ask(user string) answer {
+	return n.g.get("/closed", "X-API-Key", keyOf(user))
+}
+
+// kill ends a node, shows that its caller alone is concerned, and then gives the
+// breaker a reason to open.
+func (n *clusterOfThree) kill(t *testing.T, node *redistest.Server, user string) {
+	t.Helper()
+	for _, user := range n.users() {
+		wantShared(t, n.ask(user))
+	}
+	node.Kill()
+	for range 20 {
+		wantRefused(t, n.ask(user))
+		for range 2 {
+			wantShared(t, n.ask(n.other))
+		}
+	}
+	if active := n.g.fallback(); active != 0 {
+		t.Fatalf("a third of the decisions fails, and gateway_fallback_active is %v", active)
+	}
+	for range 5 {
+		wantRefused(t, n.ask(user))
+	}
+	eventually(t, "five failures in a row open the breaker", func() bool { return len(n.g.all(storeAway)) > 0 })
+}
+
+// everybodyIsShared waits until all callers are counted in Redis.
+func (n *clusterOfThree) everybodyIsShared(t *testing.T) {
+	t.Helper()
+	for _, user := range n.users() {
+		eventually(t, "the callers of the node are counted again", func() bool { return n.ask(user).status == 200 })
+	}
+	n.g.shared()
+	for _, user := range n.users() {
+		wantShared(t, n.g.get("/capped", "X-API-Key", keyOf(user)))
+	}
+}
+
 // One node dies, and with it the counts of some callers. They get what their
 // route says; the others are counted on, as long as they are more than half of
 // the traffic. When the node is back, so is everything.
 func TestANodeOfTheClusterDies(t *testing.T) {
-	c := redistest.StartCluster(t, 3)
-	probed := c.NodeOf(t, "rl:v1:{probe}")
-	var spare, other *redistest.Server
-	for _, node := range c.Nodes {
-		switch {
-		case node == probed:
-		case spare == nil:
-			spare = node
-		default:
-			other = node
-		}
-	}
-	u := newUpstream(t, nil)
-	onProbed, onSpare, onOther := userOn(t, c, probed, "probed"), userOn(t, c, spare, "spare"), userOn(t, c, other, "other")
-	s := clusterSite(t, u, c, clusterPlans, keyEntry(onProbed, "plan: free")+keyEntry(onSpare, "plan: free")+keyEntry(onOther, "plan: free"))
-
-	// kill ends a node, shows that its callers alone are concerned, and then
-	// gives the breaker a reason to open.
-	kill := func(t *testing.T, g *gateway, node *redistest.Server, here, elsewhere string) {
-		t.Helper()
-		for _, user := range []string{onProbed, onSpare, onOther} {
-			wantShared(t, g.get("/closed", "X-API-Key", keyOf(user)))
-		}
-		node.Kill()
-		for range 20 {
-			wantRefused(t, g.get("/closed", "X-API-Key", keyOf(here)))
-			for range 2 {
-				wantShared(t, g.get("/closed", "X-API-Key", keyOf(elsewhere)))
-			}
-		}
-		if n := g.fallback(); n != 0 {
-			t.Fatalf("a third of the decisions fails, and gateway_fallback_active is %v", n)
-		}
-		for range 5 {
-			wantRefused(t, g.get("/closed", "X-API-Key", keyOf(here)))
-		}
-		eventually(t, "five failures in a row open the breaker", func() bool { return len(g.all(storeAway)) > 0 })
-	}
-
 	t.Run("that is not probed", func(t *testing.T) {
-		g := s.start()
-		g.t = t
-		kill(t, g, spare, onSpare, onOther)
+		t.Parallel()
+		n := newClusterOfThree(t)
+		n.kill(t, n.spare, n.onSpare)
 		// The probe asks another node, which answers: everybody is shared again,
 		// those of the dead node excepted.
-		eventually(t, "the breaker closes with the node still away", func() bool { return len(g.all(storeBack)) > 0 })
-		wantShared(t, g.get("/closed", "X-API-Key", keyOf(onOther)))
-		wantShared(t, g.get("/closed", "X-API-Key", keyOf(onProbed)))
-		g.wantAway(onSpare)
-		spare.Restart()
-		eventually(t, "the callers of the node are counted again", func() bool {
-			return g.get("/closed", "X-API-Key", keyOf(onSpare)).status == 200
-		})
-		g.shared()
-		wantShared(t, g.get("/capped", "X-API-Key", keyOf(onSpare)))
-		g.stop()
+		eventually(t, "the breaker closes with the node still away", func() bool { return len(n.g.all(storeBack)) > 0 })
+		wantShared(t, n.ask(n.other))
+		wantShared(t, n.ask(n.onProbed))
+		n.g.wantAway(n.onSpare)
+		n.spare.Restart()
+		n.everybodyIsShared(t)
+		n.g.stop()
 	})
 	t.Run("that is probed", func(t *testing.T) {
-		g := s.start()
-		g.t = t
-		kill(t, g, probed, onProbed, onOther)
-		g.away()
-		g.wantAway(onProbed)
+		t.Parallel()
+		n := newClusterOfThree(t)
+		n.kill(t, n.probed, n.onProbed)
+		n.g.away()
+		n.g.wantAway(n.onProbed)
 		// It is one breaker for the whole store.
-		g.wantAway(onOther)
-		g.ready(true)
-		probed.Restart()
-		g.shared()
-		for _, user := range []string{onProbed, onSpare, onOther} {
-			eventually(t, "everybody is counted again", func() bool {
-				return g.get("/closed", "X-API-Key", keyOf(user)).status == 200
-			})
+		n.g.wantAway(n.other)
+		n.g.ready(true)
+		n.probed.Restart()
+		n.g.shared()
+		n.everybodyIsShared(t)
+		if lines := len(n.g.all(storeAway)); lines != 1 {
+			t.Errorf("%d lines say that the store is away, want 1", lines)
 		}
-		if n := len(g.all(storeAway)); n != 1 {
-			t.Errorf("%d lines say that the store is away, want 1", n)
-		}
-		g.stop()
+		n.g.stop()
 	})
 }
 
@@ -365,7 +387,7 @@ func TestALostRefundOnAClusterIsCounted(t *testing.T) {
 		"      - {name: mine, algorithm: fixed_window, limit: 9/day}\n"+
 		"      - {name: team, per: tenant, algorithm: fixed_window, limit: 9/day}\n",
 		keyEntry(user, "tenant: "+tenant))
-	s.write("routes.yaml", strings.Replace(string(must(os.ReadFile(s.path("routes.yaml")))), "timeout: 5s", "timeout: 2s", 1))
+	s.write("routes.yaml", strings.Replace(string(must(os.ReadFile(s.path("routes.yaml")))), "timeout: 5s", "timeout: 1s", 1))
 	g := s.start()
 	mine := c.Nodes[0].Client(t)
 	key := "rl:v1:{user:" + user + "}:plan/mine:fw/86400"

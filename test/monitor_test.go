@@ -3,6 +3,7 @@ package test
 import (
 	"bufio"
 	encoding "encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -102,7 +103,7 @@ func parseMonitorLine(text string) (l monitorLine, err error) {
 	}
 	where, rest, found := strings.Cut(rest, "] ")
 	if !found {
-		return l, fmt.Errorf("a line without a client")
+		return l, errors.New("a line without a client")
 	}
 	_, l.client, _ = strings.Cut(where, " ")
 	for rest != "" {
@@ -118,7 +119,7 @@ func parseMonitorLine(text string) (l monitorLine, err error) {
 		rest = strings.TrimPrefix(rest[len(quoted):], " ")
 	}
 	if len(l.args) == 0 {
-		return l, fmt.Errorf("a line without a command")
+		return l, errors.New("a line without a command")
 	}
 	return l, nil
 }
