@@ -10,6 +10,7 @@
 --            window     sliding_window_counter: µs
 --
 -- reply    for each refund 1 or 0: whether anything was given back
+-- error    the server's own, if it refused to write one of them
 -- expiry   stays as it is; a bucket of which nothing is spent any more goes
 --
 -- Nothing here knows what others have charged since, so each is given back no
@@ -21,9 +22,15 @@ local refunds = {}
 
 -- write stores what is left, or nothing where that says no more than nothing:
 -- where none of it weighs any more.
+local refused -- the first error of the server
 local function write(key, value, weighs)
-	if weighs > 0 then return rewrite(key, value) end
-	pcall('DEL', key)
+	local written
+	if weighs > 0 then
+		written = rewrite(key, value)
+	else
+		written = pcall('DEL', key)
+	end
+	if type(written) == 'table' and written.err then refused = refused or written end
 end
 
 -- token_bucket: first in, first out: what has drained since was this charge, and
@@ -81,4 +88,5 @@ for i = 1, #KEYS do
 	local number, cost, x, y, num, den, window = parse('<ddddddd', ARGV[1], 56 * i - 55)
 	reply[i] = refunds[number](KEYS[i], cost, x, y, num, den, window)
 end
+if refused then return refused end
 return reply
