@@ -68,6 +68,7 @@ func TestEveryAlgorithmAdmitsItsNumberAndTellsTheTruth(t *testing.T) {
 		u := newUpstream(t, nil)
 		for name, a := range algorithms {
 			t.Run(name, func(t *testing.T) {
+				t.Parallel() // they only wait
 				s := plansSite(t, u, store, fmt.Sprintf("      - {name: l-%s, algorithm: %s, %s}\n", strings.ReplaceAll(name, "_", "-"), name, a.limit), "")
 				key := s.key("-user", "u-"+name)
 				g := s.start()

@@ -48,7 +48,7 @@ func TestMalformedRequestsAreTheClientsMistake(t *testing.T) {
 		"a target with a space":   {"GET /a b HTTP/1.1\r\n" + host + "\r\n", 400},
 		"another scheme":          {"GET ftp:x HTTP/1.1\r\n" + host + "\r\n", 400},
 		"the whole server":        {"OPTIONS * HTTP/1.1\r\n" + host + "\r\n", 400},
-		"a tunnel":                {"CONNECT example.test:443 HTTP/1.1\r\nHost: example.test:443\r\n\r\n", 400},
+		"a tunnel":                {"CONNECT example.test:443 HTTP/1.1\r\nHost: example.test:443\r\n\r\n", 501},
 		"a trace":                 {"TRACE / HTTP/1.1\r\n" + host + "\r\n", 501},
 		"an unknown expectation":  {"POST / HTTP/1.1\r\n" + host + "Expect: wonders\r\nContent-Length: 0\r\n\r\n", 417},
 		"fields of 100 kB":        {"GET / HTTP/1.1\r\n" + host + "Cookie: " + strings.Repeat("x", 100<<10) + "\r\n\r\n", 431},

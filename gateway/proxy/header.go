@@ -266,6 +266,7 @@ func refuse(r *http.Request) (webSocket bool, e *httperr.Error) {
 		return false, &httperr.Error{
 			Status: http.StatusNotImplemented,
 			Detail: "The method " + r.Method + " is not supported here.",
+			Close:  r.Method == http.MethodConnect, // what follows is meant for somebody else
 			Reason: "method_refused",
 		}
 	}
