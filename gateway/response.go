@@ -107,6 +107,9 @@ func setLimitFields(h http.Header, ds []ratelimit.Decision, f config.ClientHeade
 // left out, since it would make the whole field unreadable.
 func setList(h http.Header, canonical, spelling string, ours []byte) {
 	value := string(ours)
+	if value == "" {
+		return // an empty list is not sent (RFC 9651 section 4.1)
+	}
 	if theirs := h[canonical]; len(theirs) > 0 {
 		if joined := strings.Join(theirs, ", "); namedItems(joined) {
 			value = joined + ", " + value

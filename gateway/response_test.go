@@ -116,6 +116,21 @@ func TestTheUpstreamsOwnLimitFields(t *testing.T) {
 	}
 }
 
+// A plan whose limits are all in shadow enforces nothing, and nothing is told.
+func TestLimitsInShadowAreNotTold(t *testing.T) {
+	shadow := mustPolicy(t, ratelimit.Policy{
+		Name: "per-day", Scope: "plan/per-day", Algorithm: ratelimit.FixedWindow,
+		Quota: 100, Window: 24 * time.Hour, Role: ratelimit.Shadow,
+	})
+	h := answerWith([]ratelimit.Decision{{Policy: shadow, Allowed: false}},
+		config.ClientHeaders{IETF: "draft-11", Legacy: true}, 200, nil)
+	for _, name := range []string{"RateLimit", "RateLimit-Policy", "X-RateLimit-Limit"} {
+		if has(h, name) {
+			t.Errorf("%s: %q", name, exactly(h, name))
+		}
+	}
+}
+
 // What cannot be read as a list of named items is left out: it would make ours
 // unreadable too.
 func TestAnUpstreamsUnreadableLimitFieldsAreLeftOut(t *testing.T) {

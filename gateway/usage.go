@@ -9,6 +9,7 @@ import (
 	"bouncer/gateway/config"
 	"bouncer/gateway/httperr"
 	"bouncer/gateway/ratelimit"
+	"bouncer/gateway/scope"
 )
 
 // usageRoute is the name of the route at usage_path in logs and metrics. The
@@ -23,6 +24,9 @@ type usage struct {
 	Tenant string       `json:"tenant,omitempty"`
 	Plan   string       `json:"plan,omitempty"`
 	Limits []usageLimit `json:"limits"`
+	// Reduced says that the shared count cannot be asked at the moment, and that
+	// this instance answers with its own.
+	Reduced bool `json:"temporary_reduced_capacity,omitempty"`
 	// More is how many further limits there are, beyond maxUsage.
 	More int `json:"more,omitempty"`
 }
@@ -39,7 +43,7 @@ type usageLimit struct {
 	Quota     int64    `json:"quota"`     // units per window
 	Window    int64    `json:"window_s"`  // nominal for a month
 	Capacity  int64    `json:"capacity"`  // what could be spent at once: the burst, the queue, else the quota
-	Used      int64    `json:"used"`      // of the capacity
+	Used      *int64   `json:"used"`      // of the capacity; null while only a local cap is known
 	Remaining int64    `json:"remaining"` // what could be spent now
 	Reset     *int64   `json:"reset_s"`   // seconds until more remains, rounded up; null when nothing is spent
 }
@@ -65,13 +69,6 @@ func (s *snapshot) answerUsage(x *exchange, r *http.Request) *httperr.Error {
 	out := usage{User: x.User, Tenant: x.Tenant, Plan: x.Plan, Limits: []usageLimit{}}
 	var cs []ratelimit.Charge
 	look := func(rt *route, l *limit) {
-		if !callersOwn(l) {
-			return
-		}
-		if len(out.Limits) == maxUsage {
-			out.More++
-			return
-		}
 		as := x.Request
 		told := usageLimit{Name: l.policy.Name, Per: names(l.per)}
 		if rt != nil {
@@ -79,6 +76,13 @@ func (s *snapshot) answerUsage(x *exchange, r *http.Request) *httperr.Error {
 			if rt.auth == config.AuthNone { // nobody is known there
 				as.User, as.Tenant, as.KeyID = "", "", ""
 			}
+		}
+		if !callersOwn(l, &as) {
+			return
+		}
+		if len(out.Limits) == maxUsage {
+			out.More++
+			return
 		}
 		who := caller(&as)
 		part := who
@@ -111,7 +115,8 @@ func (s *snapshot) answerUsage(x *exchange, r *http.Request) *httperr.Error {
 		return storeFailed(err)
 	}
 	for i := range out.Limits {
-		out.Limits[i].tell(ds[i])
+		out.Limits[i].tell(cs[i].Policy, ds[i])
+		out.Reduced = out.Reduced || ds[i].Source == ratelimit.SourceLocalCap
 	}
 	body, err := json.Marshal(out)
 	if err != nil {
@@ -145,11 +150,17 @@ func (s *snapshot) lookAt(x *exchange, cs []ratelimit.Charge) ([]ratelimit.Decis
 	return all, nil
 }
 
-func (u *usageLimit) tell(d ratelimit.Decision) {
-	p := d.Policy
+// tell fills in what d says of p. While the shared store is away a plan's local
+// cap may stand in for all its limits; what was used of each is not known then.
+func (u *usageLimit) tell(p *ratelimit.Policy, d ratelimit.Decision) {
 	u.Algorithm, u.Quota, u.Window, u.Capacity = p.Algorithm.String(), p.Quota, int64(p.Window/time.Second), p.Capacity()
 	u.Remaining = d.Remaining
-	u.Used = max(0, u.Capacity-d.Remaining)
+	if d.Policy == p {
+		used := max(0, u.Capacity-d.Remaining)
+		u.Used = &used
+	} else {
+		u.Remaining = min(d.Remaining, u.Capacity)
+	}
 	if d.Reset > 0 {
 		t := ratelimit.Seconds(d.Reset)
 		u.Reset = &t
@@ -164,17 +175,25 @@ func (x *exchange) planLimits() []*limit {
 	return x.plan.limits
 }
 
-// callersOwn reports whether a limit is enforced and counts this caller alone.
-// A tenant's or a global bucket would tell what others have used.
-func callersOwn(l *limit) bool {
+// callersOwn reports whether a limit is enforced and counts this caller alone:
+// by who it is, or, for somebody unknown, by the address, which is all such a
+// caller is. A tenant's or a global bucket, and that of an address or of a field
+// which others may share, would tell what they have used.
+func callersOwn(l *limit, s *scope.Request) bool {
 	if l.policy.Role != ratelimit.Enforce {
 		return false
 	}
 	for _, d := range l.per {
 		switch d.Kind {
-		case config.PerUser, config.PerAPIKey, config.PerIP, config.PerHeader:
-			return true
-		case config.PerTenant, config.PerRoute, config.PerGlobal:
+		case config.PerUser:
+			return true // a stranger's is the address's
+		case config.PerAPIKey:
+			return s.KeyID != "" || s.User == ""
+		case config.PerIP:
+			if s.User == "" {
+				return true
+			}
+		case config.PerTenant, config.PerRoute, config.PerGlobal, config.PerHeader:
 		}
 	}
 	return false
