@@ -62,9 +62,12 @@ func denied(x *exchange, ds []ratelimit.Decision) *httperr.Error {
 		e.Type = httperr.TypeReducedCapacity
 	}
 	names := `"` + strings.Join(violated, `", "`) + `"`
-	if wait == ratelimit.Never {
+	switch {
+	case wait == ratelimit.Never && e.Type == httperr.TypeReducedCapacity:
+		e.Detail = fmt.Sprintf("This request costs %d, which is more than %s admits on this instance while the shared count is away. It may be admitted again once that is back.", x.Cost, names)
+	case wait == ratelimit.Never:
 		e.Detail = fmt.Sprintf("This request costs %d, which is more than %s ever admits. Waiting does not help.", x.Cost, names)
-	} else {
+	default:
 		e.Detail = fmt.Sprintf("The quota of %s is used up. Wait %d s before the next request.", names, httperr.Seconds(wait))
 	}
 	return e

@@ -170,6 +170,10 @@ func readPer(v value) []Dimension {
 				continue
 			}
 			d := Dimension{Kind: PerHeader, Header: textproto.CanonicalMIMEHeaderKey(name)}
+			if slices.Contains(notAKey, d.Header) {
+				vs[i].errorf("%s is about the connection or the message, not about who is calling; want a header that a trusted hop sets", d.Header)
+				continue
+			}
 			if slices.Contains(per, d) {
 				vs[i].errorf("header %s is given twice", d.Header)
 				continue
@@ -185,6 +189,12 @@ func readPer(v value) []Dimension {
 		per = append(per, Dimension{Kind: DimensionKind(s)})
 	}
 	return per
+}
+
+// notAKey are the headers that no limit can be counted per: the server takes
+// them out of the request, or every hop writes them anew.
+var notAKey = []string{
+	"Host", "Connection", "Content-Length", "Keep-Alive", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade",
 }
 
 var dimensions = []string{
