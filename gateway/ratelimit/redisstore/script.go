@@ -57,7 +57,7 @@ type scripts struct {
 }
 
 func newScripts(prelude string) *scripts {
-	return &scripts{prelude: prelude, refund: newScript(prelude, lua("numbers"), lua("refund"))}
+	return &scripts{prelude: prelude, refund: newScript(prelude, lua("pen"), lua("numbers"), lua("refund"))}
 }
 
 // taking returns the script that decides charges of the algorithms.
@@ -66,7 +66,11 @@ func (s *scripts) taking(set algorithms) *script {
 	if made := at.Load(); made != nil {
 		return made
 	}
-	parts := []string{s.prelude, lua("numbers")}
+	parts := []string{s.prelude}
+	if set == bit(ratelimit.TokenBucket) {
+		parts = append(parts, lua("plain"))
+	}
+	parts = append(parts, lua("pen"), lua("numbers"))
 	has := func(as ...ratelimit.Algorithm) bool {
 		for _, a := range as {
 			if set&bit(a) != 0 {
