@@ -55,6 +55,7 @@ routes:
 // Each algorithm admits exactly its number, tells the truth about the rest, and
 // lets whoever waits exactly Retry-After back in.
 func TestEveryAlgorithmAdmitsItsNumberAndTellsTheTruth(t *testing.T) {
+	t.Parallel() // it mostly waits
 	algorithms := map[string]struct {
 		limit    string
 		admitted int
@@ -212,6 +213,7 @@ func TestWaitingInAQueueEnds(t *testing.T) {
 
 // A calendar day ends at midnight there, and the fields say when that is.
 func TestACalendarWindowEndsOnTheCalendar(t *testing.T) {
+	t.Parallel() // it mostly waits
 	onEveryStore(t, func(t *testing.T, store string) {
 		u := newUpstream(t, nil)
 		zone, err := time.LoadLocation("Pacific/Chatham")
@@ -242,6 +244,7 @@ func TestACalendarWindowEndsOnTheCalendar(t *testing.T) {
 
 // A login that counts rejected attempts stays shut for whoever keeps trying.
 func TestRejectedAttemptsCountWhereItSaysSo(t *testing.T) {
+	t.Parallel() // it mostly waits
 	onEveryStore(t, func(t *testing.T, store string) {
 		u := newUpstream(t, nil)
 		s := plansSite(t, u, store, "      - {name: per-hour, algorithm: fixed_window, limit: 1000/hour}\n", `
@@ -277,6 +280,7 @@ limits:
 // A limit in shadow denies nobody and tells the client nothing; a candidate
 // counts what another number would have done.
 func TestShadowAndCandidateAreOnlyCounted(t *testing.T) {
+	t.Parallel() // it mostly waits
 	onEveryStore(t, func(t *testing.T, store string) {
 		u := newUpstream(t, nil)
 		s := plansSite(t, u, store, `
@@ -318,6 +322,7 @@ func TestShadowAndCandidateAreOnlyCounted(t *testing.T) {
 
 // Callers see their own limits, free of charge, and nobody else's.
 func TestCallersCanAskForTheirUsage(t *testing.T) {
+	t.Parallel() // it mostly waits
 	onEveryStore(t, func(t *testing.T, store string) {
 		u := newUpstream(t, nil)
 		s := plansSite(t, u, store, `
@@ -386,6 +391,7 @@ func TestCallersCanAskForTheirUsage(t *testing.T) {
 // Two routes with the same numbers do not share a count; the same named limit,
 // and a plan's limit per user, do.
 func TestWhatSharesACountAndWhatDoesNot(t *testing.T) {
+	t.Parallel() // it mostly waits
 	onEveryStore(t, func(t *testing.T, store string) {
 		u := newUpstream(t, nil)
 		s := plansSite(t, u, store, `

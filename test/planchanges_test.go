@@ -114,6 +114,7 @@ func waitOf(t testing.TB, a answer) int {
 // A larger limit helps at once: what was spent stays spent, and the difference
 // can be.
 func TestPlanChangeLarger(t *testing.T) {
+	t.Parallel() // it mostly waits
 	algorithms := []string{"fixed_window", "sliding_window_log", "sliding_window_counter", "token_bucket"}
 	p := newPlanTable(t, append(algorithms, "burst", "queue")...)
 	limits := func(n, burst, queue int) map[string]string {
@@ -149,6 +150,7 @@ func TestPlanChangeLarger(t *testing.T) {
 // A smaller one denies whoever has spent that much, and nobody for longer than
 // it would anybody.
 func TestPlanChangeSmaller(t *testing.T) {
+	t.Parallel() // it mostly waits
 	windows := []string{"fixed_window", "sliding_window_log", "sliding_window_counter"}
 	p := newPlanTable(t, append(windows, "token_bucket", "leaky_bucket", "back")...)
 	limits := func(n, burst, queue, back int) map[string]string {
@@ -220,6 +222,7 @@ func TestPlanChangeSmaller(t *testing.T) {
 // Another algorithm, window, calendar, subject or name starts that limit anew,
 // and whoever changes it is told beforehand and afterwards.
 func TestPlanChangeStartsAnew(t *testing.T) {
+	t.Parallel() // it mostly waits
 	fixed := func(more string) string { return "name: l, algorithm: fixed_window, " + more }
 	changes := map[string][2]string{
 		"algorithm": {fixed("limit: 3/day"), "name: l, algorithm: token_bucket, limit: 3/day"},
@@ -281,6 +284,7 @@ func startsAnew(text, plan string) bool {
 
 // What has nothing to do with how one counts does not touch what was counted.
 func TestPlanChangeThatKeepsTheCount(t *testing.T) {
+	t.Parallel() // it mostly waits
 	const live = "name: l, algorithm: fixed_window, limit: 5/day"
 	users := []string{"gone", "mode", "candidate", "promoted", "rejected"}
 	p := newPlanTable(t, users...)
@@ -337,6 +341,7 @@ func TestPlanChangeThatKeepsTheCount(t *testing.T) {
 
 // The name of the plan is nothing to the count, and so neither is who has it.
 func TestPlanChangeOfTheCaller(t *testing.T) {
+	t.Parallel() // it mostly waits
 	p := newPlanTable(t, "renamed", "moved", "toggled")
 	const (
 		free = "{name: per-day, algorithm: fixed_window, limit: 5/day}, {name: burst, algorithm: fixed_window, limit: 9/hour}"
@@ -405,6 +410,7 @@ func TestPlanChangeOfTheCaller(t *testing.T) {
 
 // With Redis, a restart and one more instance change nothing.
 func TestPlanChangeOfInstances(t *testing.T) {
+	t.Parallel() // it mostly waits
 	p := newPlanTable(t, "priya123")
 	p.plans(map[string]string{"priya123": "name: l, algorithm: sliding_window_counter, limit: 6/day\nname: b, algorithm: token_bucket, limit: 9/day"})
 	p.wantSpend("priya123", 2, 2)

@@ -81,6 +81,7 @@ func redisStore(url string) string {
 // Priya may make 100 requests a minute, 20 of them at once. She makes 20: all
 // pass. The 21st is told to come back in a second, and that is the truth.
 func TestPriyasStory(t *testing.T) {
+	t.Parallel() // it mostly waits
 	stores := map[string]func(t *testing.T) string{
 		"memory": func(*testing.T) string { return "" },
 		"redis":  func(t *testing.T) string { return redisStore(redistest.Start(t).URL()) },

@@ -43,6 +43,7 @@ func TestTheLastFiveOfALimitGoToExactlyFive(t *testing.T) {
 		"token_bucket": "      - {name: per-day, algorithm: token_bucket, limit: 25/day, burst: 25}\n",
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel() // making the keys takes most of the time
 			u := newUpstream(t, nil)
 			s := limitsSite(t, u, redistest.Start(t).URL(), limits)
 			const rounds = 12
