@@ -77,11 +77,7 @@ func charges(dst []ratelimit.Charge, r *http.Request, s *scope.Request, p *plan,
 	who := caller(s)
 	add := func(ls []*limit) {
 		for _, l := range ls {
-			part := who
-			if !l.byCaller {
-				part = partition(l.per, r, s)
-			}
-			dst = appendCharge(dst, s, l, ratelimit.Charge{Partition: part, Caller: who, Cost: rt.cost})
+			dst = appendCharge(dst, s, l, ratelimit.Charge{Partition: l.partition(who, r, s), Caller: who, Cost: rt.cost})
 		}
 	}
 	if p != nil {
@@ -104,6 +100,14 @@ func appendCharge(dst []ratelimit.Charge, s *scope.Request, l *limit, c ratelimi
 		dst = append(dst, c)
 	}
 	return dst
+}
+
+// partition names the bucket of one request of who under the limit.
+func (l *limit) partition(who string, r *http.Request, s *scope.Request) string {
+	if l.byCaller {
+		return who
+	}
+	return partition(l.per, r, s)
 }
 
 // partition names the bucket of one request under a limit counted per dims.

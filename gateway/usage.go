@@ -85,12 +85,8 @@ func (s *snapshot) answerUsage(x *exchange, r *http.Request) *httperr.Error {
 			return
 		}
 		who := caller(&as)
-		part := who
-		if !l.byCaller {
-			part = partition(l.per, r, &as)
-		}
 		own := len(cs) + 1
-		cs = appendCharge(cs, &as, l, ratelimit.Charge{Partition: part, Caller: who})
+		cs = appendCharge(cs, &as, l, ratelimit.Charge{Partition: l.partition(who, r, &as), Caller: who})
 		cs = cs[:own] // a candidate is the operator's trial, not the caller's limit
 		out.Limits = append(out.Limits, told)
 	}
