@@ -3,6 +3,7 @@ package gateway
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"time"
 
 	"bouncer/gateway/auth"
@@ -293,13 +294,9 @@ func labels(cfg *config.Config) telemetry.Labels {
 	if cfg.Store.Redis != nil {
 		l.Sources = []string{string(ratelimit.SourceRedis), string(ratelimit.SourceLocalCap), string(ratelimit.SourceMemory)}
 	}
-	modes := map[config.FailMode]bool{}
+	l.Modes = modes(cfg)
 	for _, rt := range cfg.Routes {
 		l.Routes = append(l.Routes, rt.Name)
-		if !modes[rt.OnStoreFailure] {
-			modes[rt.OnStoreFailure] = true
-			l.Modes = append(l.Modes, string(rt.OnStoreFailure))
-		}
 		for _, e := range cfg.Edge {
 			addLimit(&l, rt.Name, "", e)
 		}
@@ -339,6 +336,16 @@ func labels(cfg *config.Config) telemetry.Labels {
 		}
 	}
 	return l
+}
+
+// modes are the fail modes that some route uses.
+func modes(cfg *config.Config) (used []string) {
+	for _, rt := range cfg.Routes {
+		if m := string(rt.OnStoreFailure); !slices.Contains(used, m) {
+			used = append(used, m)
+		}
+	}
+	return used
 }
 
 func addLimit(l *telemetry.Labels, route, plan string, c *config.Limit) {

@@ -129,10 +129,15 @@ func New(o Options) (*Gateway, error) {
 	}
 	g.telemetry.Loaded(cfg.Hash, time.Now())
 	g.watched = report.Files
-	for _, w := range report.Warnings() {
+	g.logWarnings(report)
+	return g, nil
+}
+
+// logWarnings says what is legal but dangerous in a configuration now in force.
+func (g *Gateway) logWarnings(r *config.Report) {
+	for _, w := range r.Warnings() {
 		g.log.Warn("configuration", "at", w.Pos.String(), "path", w.Path, "warning", w.Message)
 	}
-	return g, nil
 }
 
 // Logger is the process log: JSON lines among those of the requests.

@@ -47,9 +47,7 @@ func (g *Gateway) reloadLocked() error {
 	}
 	g.lastError = ""
 	g.telemetry.Reloaded(true, cfg.Hash, now)
-	for _, w := range report.Warnings() {
-		g.log.Warn("configuration", "at", w.Pos.String(), "path", w.Path, "warning", w.Message)
-	}
+	g.logWarnings(report)
 	changes := config.Describe(old.cfg, cfg)
 	if len(changes) == 0 {
 		changes = []string{"nothing that matters changed"}

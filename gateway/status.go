@@ -55,7 +55,7 @@ func (g *Gateway) readiness() admin.Readiness {
 
 func (g *Gateway) fallback() admin.Fallback {
 	s := g.current.Load()
-	f := admin.Fallback{Store: sourceOf(s.cfg), Modes: labels(s.cfg).Modes}
+	f := admin.Fallback{Store: sourceOf(s.cfg), Modes: modes(s.cfg)}
 	g.mu.Lock()
 	sh := g.shared
 	g.mu.Unlock()
