@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 
 	"bouncer/gateway"
@@ -88,14 +87,7 @@ func (c *command) check(args []string) int {
 		if buildErr != nil {
 			out.Findings = append(out.Findings, finding{Severity: "error", Message: buildErr.Error()})
 		}
-		enc := json.NewEncoder(c.stdout)
-		enc.SetEscapeHTML(false)
-		enc.SetIndent("", "  ")
-		if err := enc.Encode(out); err != nil {
-			fmt.Fprintln(c.stderr, "gateway check: write the findings:", err)
-			return exitFindings
-		}
-		return exitCode(failed)
+		return exitCode(!c.printJSON("gateway check: write the findings", out) || failed)
 	}
 
 	findings := c.stdout

@@ -2,7 +2,6 @@ package main
 
 import (
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -174,14 +173,7 @@ func (c *command) keysList(path string, asJSON bool) int {
 		rows = append(rows, r)
 	}
 	if asJSON {
-		enc := json.NewEncoder(c.stdout)
-		enc.SetEscapeHTML(false)
-		enc.SetIndent("", "  ")
-		if err := enc.Encode(rows); err != nil {
-			fmt.Fprintln(c.stderr, "gateway keys list: write the list:", err)
-			return exitFindings
-		}
-		return exitOK
+		return exitCode(!c.printJSON("gateway keys list: write the list", rows))
 	}
 	if len(rows) == 0 {
 		fmt.Fprintf(c.stderr, "%s holds no keys; gateway keys new makes one\n", path)

@@ -10,6 +10,7 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -135,6 +136,19 @@ func (c *command) parse(fs *flag.FlagSet, args []string) (positional []string, c
 		positional = append(positional, fs.Arg(0))
 		args = fs.Args()[1:]
 	}
+}
+
+// printJSON writes v for a script to read. false means that standard output did
+// not take it; doing says what was being done.
+func (c *command) printJSON(doing string, v any) bool {
+	enc := json.NewEncoder(c.stdout)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	if err := enc.Encode(v); err != nil {
+		fmt.Fprintf(c.stderr, "%s: %v\n", doing, err)
+		return false
+	}
+	return true
 }
 
 // noArguments refuses arguments where none are known.
