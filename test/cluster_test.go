@@ -43,17 +43,7 @@ func clusterSite(t testing.TB, u *upstream, c *redistest.Cluster, plans, keys st
 	s := newSite(t)
 	s.write("keys.yaml", "keys:\n"+keys)
 	s.write("plans.yaml", plans)
-	s.write("routes.yaml", `
-listen: {http: "127.0.0.1:0", admin: "127.0.0.1:0"}
-`+clusterStore(c)+`
-auth: {api_keys: {file: keys.yaml}}
-upstreams:
-  weather: {targets: ["`+u.URL+`"]}
-routes:
-  - {name: capped, path: /capped, upstream: weather, on_store_failure: local_cap}
-  - {name: closed, path: /closed, upstream: weather, on_store_failure: deny}
-  - {name: open,   path: /open,   upstream: weather, on_store_failure: allow}
-`)
+	s.awayRoutes(u, clusterStore(c))
 	return s
 }
 

@@ -72,7 +72,8 @@ func TestDrainingLosesNoRequest(t *testing.T) {
 	}
 }
 
-// What shutdown_timeout does not suffice for is cut, and still has its line.
+// SIGTERM does not wait for ever: what shutdown_timeout does not suffice for is
+// cut, the exit code is still 0, and the request still has its line.
 func TestACutRequestHasItsLine(t *testing.T) {
 	arrived := make(chan struct{})
 	u := newUpstream(t, func(_ http.ResponseWriter, r *http.Request) {

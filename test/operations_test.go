@@ -357,21 +357,6 @@ func TestSIGTERMFinishesWhatIsInFlight(t *testing.T) {
 	}
 }
 
-// A request longer than shutdown_timeout is cut, and the exit code is still 0.
-func TestSIGTERMDoesNotWaitForEver(t *testing.T) {
-	arrived := make(chan struct{})
-	u := newUpstream(t, func(_ http.ResponseWriter, r *http.Request) {
-		close(arrived)
-		<-r.Context().Done()
-	})
-	s := openSite(t, u)
-	s.write("routes.yaml", openRoutes(u, "127.0.0.1:0")+"shutdown_timeout: 200ms\n")
-	g := s.start()
-	go func() { _, _ = trySend("GET", g.url+"/api/weather", nil) }()
-	<-arrived
-	g.stop()
-}
-
 // Keys are made, listed and revoked while the gateway runs; a key stands on
 // standard output alone, and nothing else does.
 func TestKeysNewListRevoke(t *testing.T) {

@@ -93,9 +93,16 @@ func (s *site) store(u *upstream, redisURL, timeout string) {
 	if timeout != "" {
 		timeout = ", timeout: " + timeout
 	}
+	s.awayRoutes(u, `store: {redis: {url: "`+redisURL+`"`+timeout+`}}`)
+}
+
+// awayRoutes writes a routes.yaml with a route for each of awayPaths, that
+// counts in store.
+func (s *site) awayRoutes(u *upstream, store string) {
+	s.t.Helper()
 	s.write("routes.yaml", `
 listen: {http: "127.0.0.1:0", admin: "127.0.0.1:0"}
-store: {redis: {url: "`+redisURL+`"`+timeout+`}}
+`+store+`
 auth: {api_keys: {file: keys.yaml}}
 upstreams:
   weather: {targets: ["`+u.URL+`"]}
