@@ -3,7 +3,6 @@ package redisstore_test
 import (
 	"context"
 	"fmt"
-	"io"
 	"net"
 	"strconv"
 	"strings"
@@ -26,16 +25,7 @@ func onCluster(t testing.TB, c *redistest.Cluster, o redisstore.Options) *rediss
 	if err != nil {
 		t.Fatal(err)
 	}
-	store, err := redisstore.New(client, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := store.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return store
+	return storeOn(t, client, o)
 }
 
 // everyAlgorithm returns a limit of quota units in an hour by each algorithm, and
@@ -366,63 +356,7 @@ func TestClusterLostReplyIsChargedOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = store.Close() }()
-	cs := charges(perDay(t))
-	mustTake(t, at(t, srv.Addr()), cs) // the script is known; 1 used
-
-	const calls = 60
-	lost := 0
-	for range calls {
-		_, err := store.Take(t.Context(), cs, nil)
-		switch redisstore.Kind(err) {
-		case "":
-		case redisstore.KindLost:
-			lost++
-		default:
-			t.Fatal(err)
-		}
-	}
-	if lost != calls/3 {
-		t.Errorf("%d of %d calls were lost; want %d", lost, calls, calls/3)
-	}
-	if got, want := mustTake(t, at(t, srv.Addr()), cs)[0].Remaining, int64(100-1-calls-1); got != want {
-		t.Errorf("remaining %d, want %d: every call is charged once, lost or not", got, want)
-	}
-}
-
-// loseThirdReply passes commands on to a server and the replies back, but for
-// each third one of a script, which it hangs up on.
-func loseThirdReply(t *testing.T, addr string, client net.Conn, n *atomic.Int64) {
-	up, err := net.Dial("tcp", addr)
-	if err != nil {
-		t.Error(err)
-		return
-	}
-	defer func() { _ = up.Close() }()
-	r := redisCommands(client)
-	buf := make([]byte, 64<<10)
-	for {
-		command, err := r.next()
-		if err != nil {
-			return
-		}
-		request := fmt.Sprintf("*%d\r\n", len(command))
-		for _, arg := range command {
-			request += fmt.Sprintf("$%d\r\n%s\r\n", len(arg), arg)
-		}
-		if _, err := io.WriteString(up, request); err != nil {
-			return
-		}
-		size, err := up.Read(buf) // small replies come whole
-		if err != nil {
-			return
-		}
-		if command[0] == "evalsha" && n.Add(1)%3 == 0 {
-			return // charged, and the answer is lost
-		}
-		if _, err := client.Write(buf[:size]); err != nil {
-			return
-		}
-	}
+	isChargedOnceLostOrNot(t, store, srv)
 }
 
 // TestARefundIsBounded: whatever happens between, a refund raises what remains by

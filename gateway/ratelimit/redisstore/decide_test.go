@@ -69,12 +69,7 @@ func virtualOn(t testing.TB, client redis.UniversalClient, clock *limittest.Cloc
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := store.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return store
+	return closed(t, store)
 }
 
 // TestDecidesAsDecide drives the scripts and ratelimit.Decide with the same

@@ -3,11 +3,14 @@ package redisstore_test
 import (
 	"context"
 	"encoding/binary"
+	"fmt"
+	"io"
 	"math"
 	"net"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,6 +18,7 @@ import (
 
 	"bouncer/gateway/ratelimit"
 	"bouncer/gateway/ratelimit/redisstore"
+	"bouncer/internal/redistest"
 )
 
 // open returns a store on client options o, closed when t is over.
@@ -27,10 +31,21 @@ func open(t testing.TB, co redisstore.ClientOptions, o redisstore.Options) *redi
 	if err != nil {
 		t.Fatal(err)
 	}
+	return storeOn(t, client, o)
+}
+
+// storeOn returns a store on client, closed when t is over.
+func storeOn(t testing.TB, client redis.UniversalClient, o redisstore.Options) *redisstore.Store {
+	t.Helper()
 	store, err := redisstore.New(client, o)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return closed(t, store)
+}
+
+// closed closes store when t is over.
+func closed(t testing.TB, store *redisstore.Store) *redisstore.Store {
 	t.Cleanup(func() {
 		if err := store.Close(); err != nil {
 			t.Error(err)
@@ -208,4 +223,67 @@ func serve(t testing.TB, handle func(net.Conn)) (addr string) {
 		wg.Wait()
 	})
 	return l.Addr().String()
+}
+
+// loseThirdReply passes commands on to a server and the replies back, but for
+// each third one of a script, which it hangs up on.
+func loseThirdReply(t *testing.T, addr string, client net.Conn, n *atomic.Int64) {
+	up, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	defer func() { _ = up.Close() }()
+	r := redisCommands(client)
+	buf := make([]byte, 64<<10)
+	for {
+		command, err := r.next()
+		if err != nil {
+			return
+		}
+		request := fmt.Sprintf("*%d\r\n", len(command))
+		for _, arg := range command {
+			request += fmt.Sprintf("$%d\r\n%s\r\n", len(arg), arg)
+		}
+		if _, err := io.WriteString(up, request); err != nil {
+			return
+		}
+		size, err := up.Read(buf) // small replies come whole
+		if err != nil {
+			return
+		}
+		if command[0] == "evalsha" && n.Add(1)%3 == 0 {
+			return // charged, and the answer is lost
+		}
+		if _, err := client.Write(buf[:size]); err != nil {
+			return
+		}
+	}
+}
+
+// isChargedOnceLostOrNot asks store, which reaches srv through loseThirdReply,
+// and wants every call to be charged once.
+func isChargedOnceLostOrNot(t *testing.T, store *redisstore.Store, srv *redistest.Server) {
+	t.Helper()
+	cs := charges(perDay(t))
+	mustTake(t, at(t, srv.Addr()), cs) // the script is known; 1 used
+
+	const calls = 60
+	lost := 0
+	for range calls {
+		_, err := store.Take(t.Context(), cs, nil)
+		switch redisstore.Kind(err) {
+		case "":
+		case redisstore.KindLost:
+			lost++
+		default:
+			t.Fatal(err)
+		}
+	}
+	if lost != calls/3 {
+		t.Errorf("%d of %d calls were lost; want %d", lost, calls, calls/3)
+	}
+	if got, want := mustTake(t, at(t, srv.Addr()), cs)[0].Remaining, int64(100-1-calls-1); got != want {
+		t.Errorf("remaining %d, want %d: every call is charged once, lost or not", got, want)
+	}
 }

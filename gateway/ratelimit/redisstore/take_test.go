@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"slices"
 	"sync"
@@ -256,61 +255,9 @@ func TestExactlyAsManyOverSeveralStores(t *testing.T) {
 func TestLostReplyIsChargedOnce(t *testing.T) {
 	srv := redistest.Start(t)
 	var n atomic.Int64
-	proxy := serve(t, func(c net.Conn) {
-		up, err := net.Dial("tcp", srv.Addr())
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		defer func() { _ = up.Close() }()
-		r := redisCommands(c)
-		buf := make([]byte, 4096)
-		for {
-			command, err := r.next()
-			if err != nil {
-				return
-			}
-			request := fmt.Sprintf("*%d\r\n", len(command))
-			for _, arg := range command {
-				request += fmt.Sprintf("$%d\r\n%s\r\n", len(arg), arg)
-			}
-			if _, err := io.WriteString(up, request); err != nil {
-				return
-			}
-			size, err := up.Read(buf) // small replies come whole
-			if err != nil {
-				return
-			}
-			if command[0] == "evalsha" && n.Add(1)%3 == 0 {
-				return // charged, and the answer is lost
-			}
-			if _, err := c.Write(buf[:size]); err != nil {
-				return
-			}
-		}
-	})
+	proxy := serve(t, func(c net.Conn) { loseThirdReply(t, srv.Addr(), c, &n) })
 	store := at(t, proxy)
-	cs := charges(perDay(t))
-	mustTake(t, at(t, srv.Addr()), cs) // the script is known; 1 used
-
-	const calls = 60
-	lost := 0
-	for range calls {
-		_, err := store.Take(t.Context(), cs, nil)
-		switch redisstore.Kind(err) {
-		case "":
-		case redisstore.KindLost:
-			lost++
-		default:
-			t.Fatal(err)
-		}
-	}
-	if lost != calls/3 {
-		t.Errorf("%d of %d calls were lost; want %d", lost, calls, calls/3)
-	}
-	if got, want := mustTake(t, at(t, srv.Addr()), cs)[0].Remaining, int64(100-1-calls-1); got != want {
-		t.Errorf("remaining %d, want %d: every call is charged once, lost or not", got, want)
-	}
+	isChargedOnceLostOrNot(t, store, srv)
 }
 
 // TestHangingUpClientBreaksNothing: the context of a request that is gone does
