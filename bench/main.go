@@ -19,13 +19,10 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 	"text/tabwriter"
 	"time"
 
@@ -51,13 +48,7 @@ func main() {
 	flag.BoolVar(&o.json, "json", false, "print JSON instead of a table")
 	flag.StringVar(&o.write, "write", "", "Markdown `file` whose bench section is replaced")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, o); err != nil {
-		fmt.Fprintln(os.Stderr, "bench:", err)
-		stop()
-		os.Exit(1)
-	}
+	rig.Main("bench", func(ctx context.Context) error { return run(ctx, o) })
 }
 
 func run(ctx context.Context, o options) error {
@@ -75,18 +66,7 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	if o.write != "" {
-		if err := rig.Replace(o.write, "bench", report.markdown()); err != nil {
-			return err
-		}
-		fmt.Fprintln(os.Stderr, "wrote", o.write)
-	}
-	if o.json {
-		enc := json.NewEncoder(os.Stdout)
-		enc.SetIndent("", "  ")
-		return enc.Encode(report)
-	}
-	return report.table()
+	return rig.Output{Write: o.write, Section: "bench", JSON: o.json}.Show(report)
 }
 
 // measure drives every subject once a round.
@@ -233,7 +213,8 @@ func (r *report) verdicts() []string {
 	return out
 }
 
-func (r *report) table() error {
+// Table prints the report for people.
+func (r *report) Table() error {
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, strings.Join(headings, "\t"))
 	for _, m := range r.Subjects {
@@ -249,7 +230,8 @@ func (r *report) table() error {
 	return nil
 }
 
-func (r *report) markdown() string {
+// Markdown is the report as a section of a document.
+func (r *report) Markdown() string {
 	var b strings.Builder
 	row := func(cells []string) { fmt.Fprintf(&b, "| %s |\n", strings.Join(cells, " | ")) }
 	fmt.Fprintf(&b, "Measured on %s: %s.\n\n", r.Date, r.Machine)

@@ -19,14 +19,11 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"bouncer/bench/internal/rig"
@@ -47,13 +44,7 @@ func main() {
 	flag.BoolVar(&o.json, "json", false, "print JSON instead of a table")
 	flag.StringVar(&o.write, "write", "", "Markdown `file` whose decisions section is replaced")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, o); err != nil {
-		fmt.Fprintln(os.Stderr, "bench-decisions:", err)
-		stop()
-		os.Exit(1)
-	}
+	rig.Main("bench-decisions", func(ctx context.Context) error { return run(ctx, o) })
 }
 
 func run(ctx context.Context, o options) error {
@@ -71,18 +62,7 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	if o.write != "" {
-		if err := rig.Replace(o.write, "decisions", r.markdown()); err != nil {
-			return err
-		}
-		fmt.Fprintln(os.Stderr, "wrote", o.write)
-	}
-	if o.json {
-		enc := json.NewEncoder(os.Stdout)
-		enc.SetIndent("", "  ")
-		return enc.Encode(r)
-	}
-	return r.table()
+	return rig.Output{Write: o.write, Section: "decisions", JSON: o.json}.Show(r)
 }
 
 // measure drives every subject once a round.

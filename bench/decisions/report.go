@@ -118,7 +118,8 @@ func (v *verdict) String() string {
 	return fmt.Sprintf("%s: %s × the Redis CPU, %s the bar of %.1f", v.What, v.Ratio.Text("%.2f"), word, v.Bar)
 }
 
-func (r *report) table() error {
+// Table prints the report for people.
+func (r *report) Table() error {
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, strings.Join(headings, "\t"))
 	for _, m := range r.Subjects {
@@ -134,7 +135,8 @@ func (r *report) table() error {
 	return nil
 }
 
-func (r *report) markdown() string {
+// Markdown is the report as a section of a document.
+func (r *report) Markdown() string {
 	var b strings.Builder
 	row := func(cells []string) { fmt.Fprintf(&b, "| %s |\n", strings.Join(cells, " | ")) }
 	fmt.Fprintf(&b, "Measured on %s: %s.\n\n", r.Date, r.Machine)

@@ -17,16 +17,13 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -61,13 +58,7 @@ func main() {
 	flag.StringVar(&o.write, "write", "", "Markdown `file` with a section that is replaced")
 	flag.StringVar(&o.section, "section", "keys", "which section")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, o); err != nil {
-		fmt.Fprintln(os.Stderr, "bench-keys:", err)
-		stop()
-		os.Exit(1)
-	}
+	rig.Main("bench-keys", func(ctx context.Context) error { return run(ctx, o) })
 }
 
 var algorithms = []ratelimit.Algorithm{
@@ -103,19 +94,7 @@ func run(ctx context.Context, o options) error {
 			r.Log = append(r.Log, c)
 		}
 	}
-	if o.write != "" {
-		if err := rig.Replace(o.write, o.section, r.markdown()); err != nil {
-			return err
-		}
-		fmt.Fprintln(os.Stderr, "wrote", o.write)
-	}
-	if o.json {
-		enc := json.NewEncoder(os.Stdout)
-		enc.SetIndent("", "  ")
-		return enc.Encode(r)
-	}
-	_, err := fmt.Print(r.markdown())
-	return err
+	return rig.Output{Write: o.write, Section: o.section, JSON: o.json}.Show(r)
 }
 
 func (o options) command() string {
@@ -309,7 +288,8 @@ type report struct {
 	Log     []*crowd `json:"log,omitempty"`
 }
 
-func (r *report) markdown() string {
+// Markdown is the report as a section of a document.
+func (r *report) Markdown() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Measured on %s: %s.\n\n    %s\n\n", r.Date, r.Machine, r.Command)
 	b.WriteString("| algorithm | keys | used_memory MiB | bytes per key | resident MiB | made in s | a key |\n| --- | --: | --: | --: | --: | --: | --- |\n")

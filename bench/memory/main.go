@@ -15,18 +15,15 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"bouncer/bench/internal/rig"
@@ -52,13 +49,7 @@ func main() {
 	flag.BoolVar(&o.json, "json", false, "print JSON instead of a table")
 	flag.StringVar(&o.write, "write", "", "Markdown `file` whose memory section is replaced")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, o); err != nil {
-		fmt.Fprintln(os.Stderr, "bench-memory:", err)
-		stop()
-		os.Exit(1)
-	}
+	rig.Main("bench-memory", func(ctx context.Context) error { return run(ctx, o) })
 }
 
 const connections = 64
@@ -87,19 +78,7 @@ func run(ctx context.Context, o options) error {
 			return fmt.Errorf("%s: %w", c.name, err)
 		}
 	}
-	if o.write != "" {
-		if err := rig.Replace(o.write, "memory", r.markdown()); err != nil {
-			return err
-		}
-		fmt.Fprintln(os.Stderr, "wrote", o.write)
-	}
-	if o.json {
-		enc := json.NewEncoder(os.Stdout)
-		enc.SetIndent("", "  ")
-		err = enc.Encode(r)
-	} else {
-		_, err = fmt.Print(r.markdown())
-	}
+	err = rig.Output{Write: o.write, Section: "memory", JSON: o.json}.Show(r)
 	return errors.Join(err, r.verdict())
 }
 
@@ -275,7 +254,8 @@ func (r *report) look(ctx context.Context, g *gateway, limits, when string, stat
 	return nil
 }
 
-func (r *report) markdown() string {
+// Markdown is the report as a section of a document.
+func (r *report) Markdown() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Measured on %s: %s. `max_keys: %d`.\n\n", r.Date, r.Machine, r.Addresses)
 	b.WriteString("    make bench-memory\n\n")
