@@ -130,10 +130,14 @@ type Source string
 
 // The sources of a decision, as metrics and logs name them.
 const (
-	SourceRedis    Source = "redis"
-	SourceMemory   Source = "memory"
-	SourceLocalCap Source = "local_cap"
-	SourceNone     Source = "none"
+	SourceRedis  Source = "redis"
+	SourceMemory Source = "memory"
+	// SourceLease is a budget that was taken from Redis in advance.
+	SourceLease Source = "lease"
+	// SourceDenyCache is a denial by Redis that still holds.
+	SourceDenyCache Source = "deny_cache"
+	SourceLocalCap  Source = "local_cap"
+	SourceNone      Source = "none"
 )
 
 // Never is the RetryAfter of a denial that no wait would lift.
