@@ -56,6 +56,34 @@ func AppendPartition(dst []byte, parts ...Part) []byte {
 	return append(dst, '}')
 }
 
+// BucketHash names the bucket of a policy in a partition in 64 bits: the FNV-1a of
+// partition, a colon and the policy's key. It is the same in every instance and in
+// every version of this program, so instances can tell each other of a bucket by
+// it, whatever its name takes.
+//
+// Two buckets may have one hash, and a caller may see to that. So it is for
+// forgetting what is known of a bucket, where one too many does no harm, and never
+// for finding what a bucket holds.
+func BucketHash(partition string, p *Policy) uint64 {
+	h := fnv1a(fnvOffset, partition)
+	h = fnv1a(h, ":")
+	return fnv1a(h, p.Key())
+}
+
+// The constants of FNV-1a with 64 bits, draft-eastlake-fnv. hash/fnv would have
+// the strings copied into slices.
+const (
+	fnvOffset = 14695981039346656037
+	fnvPrime  = 1099511628211
+)
+
+func fnv1a(h uint64, s string) uint64 {
+	for i := range len(s) {
+		h = (h ^ uint64(s[i])) * fnvPrime
+	}
+	return h
+}
+
 // appendEscaped appends s percent-escaped, or ~ and its hash if that is long.
 func appendEscaped(dst []byte, s string) []byte {
 	const digits = "0123456789ABCDEF"

@@ -2,8 +2,10 @@ package ratelimit
 
 import (
 	"fmt"
+	"hash/fnv"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestPartition(t *testing.T) {
@@ -91,4 +93,23 @@ func FuzzPartitionIsInjectiveAndHarmless(f *testing.F) {
 			}
 		}
 	})
+}
+
+// Instances of two versions of this program tell each other of buckets by it.
+func TestBucketHashIsTheSameInEveryVersion(t *testing.T) {
+	p, err := NewPolicy(Policy{Name: "per-minute", Scope: "plan/per-minute", Algorithm: TokenBucket, Quota: 100, Window: time.Minute, Burst: 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := BucketHash("{user:priya123}", p), uint64(0x827e543be4d22f00); got != want {
+		t.Errorf("the hash is %#x, and was %#x", got, want)
+	}
+	h := fnv.New64a()
+	fmt.Fprint(h, "{user:priya123}:", p.Key())
+	if got, want := BucketHash("{user:priya123}", p), h.Sum64(); got != want {
+		t.Errorf("the hash is %#x; that of FNV-1a is %#x", got, want)
+	}
+	if n := testing.AllocsPerRun(100, func() { BucketHash("{user:priya123}", p) }); n != 0 {
+		t.Errorf("%v allocations, want none", n)
+	}
 }
