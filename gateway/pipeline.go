@@ -22,9 +22,11 @@ type exchange struct {
 	response response
 	deciding decisionContext // what the store is called with
 
-	route  *route // nil if none matched
-	plan   *plan  // nil if the caller has none
-	flight telemetry.Flight
+	route    *route     // nil if none matched
+	plan     *plan      // nil if the caller has none
+	planFrom planSource // who says so
+	assumed  *Caller    // who it is, in a rehearsal that is told so; else nil
+	flight   telemetry.Flight
 
 	// Room for the usual number of limits, so that a decision allocates nothing.
 	chargeRoom   [4]ratelimit.Charge
@@ -50,6 +52,25 @@ func (s *snapshot) serve(w http.ResponseWriter, r *http.Request) {
 // walk is the order of a request, and what each stage may refuse with. Cheap
 // stages come first; a stage that refuses ends the walk.
 func (s *snapshot) walk(x *exchange, r *http.Request) *httperr.Error {
+	// may it come in, and what does it cost: all that a rehearsal does too
+	if refused := s.decide(x, r); refused != nil {
+		return refused
+	}
+	if x.route.usage {
+		return s.answerUsage(x, r)
+	}
+	// 503 when the gateway stops while a request waits in a queue
+	if refused := s.waitTurn(x, r); refused != nil {
+		return refused
+	}
+	// 502, 504
+	return x.route.upstream.Forward(&x.response, r, &x.Request, x.route.forward)
+}
+
+// decide finds out who asks for what, and whether there is budget for it. There
+// is no other place that decides: a running gateway and a [Rehearsal] both walk
+// through here.
+func (s *snapshot) decide(x *exchange, r *http.Request) *httperr.Error {
 	s.findClient(x, r)
 	noRoute := s.findRoute(x, r) // remembered until the edge was charged: scanning is not free
 
@@ -66,19 +87,8 @@ func (s *snapshot) walk(x *exchange, r *http.Request) *httperr.Error {
 		return refused
 	}
 	s.choosePlan(x)
-	if x.route.usage {
-		return s.answerUsage(x, r)
-	}
 	// 429; 503 when the store is away and the route is not served without it
-	if refused := s.chargeLimits(x, r); refused != nil {
-		return refused
-	}
-	// 503 when the gateway stops while a request waits in a queue
-	if refused := s.waitTurn(x, r); refused != nil {
-		return refused
-	}
-	// 502, 504
-	return x.route.upstream.Forward(&x.response, r, &x.Request, x.route.forward)
+	return s.chargeLimits(x, r)
 }
 
 func (s *snapshot) begin(w http.ResponseWriter, r *http.Request) *exchange {
@@ -166,6 +176,10 @@ func (s *snapshot) authenticate(x *exchange, r *http.Request) *httperr.Error {
 	if x.route.auth == config.AuthNone {
 		return nil
 	}
+	if x.assumed != nil {
+		x.assume()
+		return nil
+	}
 	p, err := s.auth.Authenticate(r, auth.Check{OnlyKnown: true})
 	if errors.Is(err, auth.ErrNotKnown) {
 		if refused := s.failuresSpent(x, r, 0); refused != nil {
@@ -228,10 +242,11 @@ func (s *snapshot) failuresSpent(x *exchange, r *http.Request, cost int64) *http
 
 // choosePlan decides what the caller may use.
 func (s *snapshot) choosePlan(x *exchange) {
-	p, unknown := s.plans.choose(&x.Request)
-	if unknown {
+	p, from := s.plans.choose(&x.Request)
+	if from == planUnknown {
 		s.gw.telemetry.UnknownPlan()
 	}
+	x.planFrom = from
 	if p != nil {
 		x.plan, x.Plan = p, p.name
 	}

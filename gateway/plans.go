@@ -33,30 +33,49 @@ type plans struct {
 	byKey, byUser, byTenant map[string]*plan
 }
 
-// choose returns the plan of an authenticated caller, and whether the
-// credential named a plan that does not exist: the caller then has the default
-// plan, because neither no limit nor no service is what the mistake asked for.
-func (ps *plans) choose(s *scope.Request) (p *plan, unknown bool) {
+// A planSource says who gave a caller its plan.
+type planSource string
+
+// The sources of a plan, in the words of an explanation.
+const (
+	planNone       planSource = ""
+	planAnonymous  planSource = "anonymous_plan"
+	planByKey      planSource = "an override of the key"
+	planByUser     planSource = "an override of the user"
+	planByTenant   planSource = "an override of the tenant"
+	planCredential planSource = "the credential"
+	planDefault    planSource = "default_plan"
+	// planUnknown: the credential names a plan that does not exist. The caller
+	// then has the default plan, because neither no limit nor no service is what
+	// the mistake asked for.
+	planUnknown planSource = "default_plan, since the credential names a plan that does not exist"
+)
+
+// choose returns the plan of a caller and who says so.
+func (ps *plans) choose(s *scope.Request) (p *plan, from planSource) {
 	if s.AuthMethod == "" {
-		return ps.anonymous, false
+		if ps.anonymous == nil {
+			return nil, planNone
+		}
+		return ps.anonymous, planAnonymous
 	}
 	// No override is written for an empty name, so absent parts match nothing.
 	if p := ps.byKey[s.KeyID]; p != nil {
-		return p, false
+		return p, planByKey
 	}
 	if p := ps.byUser[s.User]; p != nil {
-		return p, false
+		return p, planByUser
 	}
 	if p := ps.byTenant[s.Tenant]; p != nil {
-		return p, false
+		return p, planByTenant
 	}
 	if s.TokenPlan == "" {
-		return ps.fallback, false
+		return ps.fallback, planDefault
 	}
 	if p := ps.byName[s.TokenPlan]; p != nil {
-		return p, false
+		return p, planCredential
 	}
-	return ps.fallback, true
+	return ps.fallback, planUnknown
 }
 
 // caller is the partition of whoever is asking: the user, else the address.

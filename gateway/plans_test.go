@@ -37,7 +37,8 @@ func TestWhichPlanACallerHas(t *testing.T) {
 		{"override by tenant beats the token", scope.Request{AuthMethod: "jwt", User: "u", Tenant: "acme", TokenPlan: "gold"}, "free", false},
 	}
 	for _, tt := range tests {
-		p, unknown := ps.choose(&tt.caller)
+		p, from := ps.choose(&tt.caller)
+		unknown := from == planUnknown
 		if p == nil || p.name != tt.want || unknown != tt.unknown {
 			t.Errorf("%s: got %v (unknown %v), want %s (unknown %v)", tt.story, p, unknown, tt.want, tt.unknown)
 		}

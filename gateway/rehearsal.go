@@ -1,0 +1,176 @@
+package gateway
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"bouncer/gateway/config"
+	"bouncer/gateway/httperr"
+	"bouncer/gateway/proxy"
+	"bouncer/gateway/ratelimit"
+	"bouncer/gateway/ratelimit/memory"
+	"bouncer/gateway/scope"
+	"bouncer/gateway/telemetry"
+	"bouncer/gateway/topk"
+)
+
+// A Rehearsal decides requests as a running gateway would, with the same code
+// (pipeline.go, decide), and carries none of them: no listener, no upstream, no
+// network. Its time is that of the attempts, so a day passes in milliseconds.
+// "gateway test", "simulate" and "explain" are made of it.
+//
+// It rehearses one instance. Limits are counted in its own memory, where a
+// shared store would give the same answers, or in the store it is given.
+//
+// It is not safe for concurrent use.
+type Rehearsal struct {
+	s     *snapshot
+	now   int64 // µs since the epoch: the time of the attempt, never going back
+	asked recorder
+	x     exchange
+}
+
+// RehearsalOptions tune a [Rehearsal]; the zero value is good.
+type RehearsalOptions struct {
+	// MaxKeys bounds how many buckets are counted, of the edge and of the limits
+	// each; 0 means what store.memory says. Memory is taken for those that exist.
+	MaxKeys int
+	// Store, if set, is asked in place of memory for all but the edge, by its own
+	// time.
+	Store ratelimit.Store
+}
+
+// An Attempt is one request of a rehearsal.
+type Attempt struct {
+	// At is when it arrives. Time does not go back: an earlier one than the last
+	// is decided at the last one's time.
+	At time.Time
+	// Request has Method, URL, Host, Header and RemoteAddr, as a server would
+	// have read them. It is not kept.
+	Request *http.Request
+	// As is who asks, where that is known without a credential. nil: who the
+	// request's own credentials say, verified as ever.
+	As *Caller
+}
+
+// A Caller is who asks, as authentication would have found out. The zero Caller
+// is somebody who showed credentials that name nobody: limited by address, with
+// the default plan.
+type Caller struct {
+	User, Tenant, KeyID string
+	// Plan is what the credential says; overrides beat it, and "" is default_plan.
+	Plan string
+}
+
+// A Verdict is what became of an attempt. It is good until the next one.
+type Verdict struct {
+	// Request is all that was found out: the client's address, route, caller,
+	// plan, cost, and DeniedBy, which limit or stage refused.
+	Request *scope.Request
+	// PlanFrom says who gave the plan, in words; "" where there is none.
+	PlanFrom string
+	// Refused is the answer the gateway would give; nil if it would carry the
+	// request.
+	Refused *httperr.Error
+	// Delay is how long the request would wait in the queue of a leaky bucket.
+	Delay time.Duration
+	// Edge and Limits are what was asked of the limits of the edge (and, of an
+	// attempt with a bad credential, of auth.failure_limit), and of the plan's and
+	// the route's, in this order; empty where none was asked.
+	Edge, Limits []Asked
+}
+
+// Asked is one charge and the decision on it.
+type Asked struct {
+	Charge   ratelimit.Charge
+	Decision ratelimit.Decision
+}
+
+// Rehearse builds what a gateway would build to serve cfg, and starts nothing.
+// Close it.
+func Rehearse(cfg *config.Config, o RehearsalOptions) (*Rehearsal, error) {
+	h := &Rehearsal{}
+	g := &Gateway{telemetry: telemetry.New(telemetry.Options{Out: io.Discard, StoreErrorKinds: storeErrorKinds(), AuthReason: authReason})}
+	g.log = g.telemetry.Logger()
+	g.untrusted = rate.Sometimes{First: 1, Interval: time.Hour}
+	if o.MaxKeys == 0 {
+		o.MaxKeys = cfg.Store.MemoryMaxKeys
+	}
+	var err error
+	if g.topDenied, err = topk.New(topDeniedKeys, 10*time.Minute); err != nil {
+		return nil, fmt.Errorf("make the list of denied keys: %w", err)
+	}
+	table := memory.Options{MaxKeys: o.MaxKeys, Now: func() int64 { return h.now }}
+	if g.edgeStore, err = memory.New(table); err != nil {
+		return nil, fmt.Errorf("make the table of edge limits: %w", err)
+	}
+	if o.Store == nil {
+		if o.Store, err = memory.New(table); err != nil {
+			return nil, fmt.Errorf("make the table of limits: %w", err)
+		}
+	}
+	up, err := makeUpstreams(cfg, nil, proxy.Hooks{})
+	if err != nil {
+		return nil, err
+	}
+	store := recording{o.Store, &h.asked.limits}
+	if h.s, err = build(cfg, g, up, func(config.FailMode) ratelimit.Store { return store }, nil); err != nil {
+		return nil, err
+	}
+	h.s.edgeStore = recording{g.edgeStore, &h.asked.edge}
+	return h, nil
+}
+
+// Close lets go of what a gateway would have.
+func (h *Rehearsal) Close() error { return h.s.gw.telemetry.Close() }
+
+// Do decides one attempt. Where the store of the options fails, the verdict is
+// what the route does without it.
+func (h *Rehearsal) Do(a Attempt) Verdict {
+	h.now = max(h.now, a.At.UnixMicro())
+	h.asked.edge, h.asked.limits = h.asked.edge[:0], h.asked.limits[:0]
+	h.x = exchange{assumed: a.As}
+	x := &h.x
+	x.Arrived = time.UnixMicro(h.now)
+	x.deciding = decisionContext{Context: context.Background(), x: x}
+	v := Verdict{Request: &x.Request}
+	v.Refused = h.s.decide(x, a.Request)
+	x.flight.Done()
+	if v.Refused == nil {
+		v.Delay = ratelimit.Delay(x.response.decisions)
+	} else if x.DeniedBy == "" {
+		x.DeniedBy = v.Refused.Reason
+	}
+	v.PlanFrom = string(x.planFrom)
+	v.Edge, v.Limits = h.asked.edge, h.asked.limits
+	return v
+}
+
+// assume takes a rehearsal's word for who asks.
+func (x *exchange) assume() {
+	x.AuthMethod = "assumed"
+	x.User, x.Tenant, x.KeyID, x.TokenPlan = x.assumed.User, x.assumed.Tenant, x.assumed.KeyID, x.assumed.Plan
+}
+
+// A recorder keeps what one attempt asked.
+type recorder struct{ edge, limits []Asked }
+
+// A recording store remembers the charges and decisions of each call.
+type recording struct {
+	store ratelimit.Store
+	into  *[]Asked
+}
+
+// Take implements ratelimit.Store.
+func (r recording) Take(ctx context.Context, cs []ratelimit.Charge, dst []ratelimit.Decision) ([]ratelimit.Decision, error) {
+	ds, err := r.store.Take(ctx, cs, dst)
+	for i := range ds {
+		*r.into = append(*r.into, Asked{cs[i], ds[i]})
+	}
+	return ds, err
+}
