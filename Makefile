@@ -1,6 +1,6 @@
 # `make` alone says what there is. Nothing here needs more than Go and a POSIX
-# shell, except the tests, which want a C compiler (race detector) and a
-# redis-server, and get both from Debian when they may.
+# shell, except the tests, which want a C compiler (race detector), a
+# redis-server and Prometheus' promtool, and get them from Debian when they may.
 
 .DEFAULT_GOAL := help
 .PHONY: help build run test hotkey clocks vet staticcheck lint fuzz bench bench-memory bench-decisions bench-keys fmt clean needs
@@ -118,16 +118,19 @@ clean:
 needs:
 	@missing=; \
 	command -v redis-server >/dev/null || missing="$$missing redis-server"; \
+	command -v promtool >/dev/null || missing="$$missing prometheus"; \
 	command -v "$$(go env CC)" >/dev/null || missing="$$missing gcc libc6-dev"; \
 	[ -z "$$missing" ] && exit 0; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 		echo "installing$$missing"; \
 		export DEBIAN_FRONTEND=noninteractive; \
 		apt-get update -qq && apt-get install -y -qq --no-install-recommends $$missing >/dev/null || exit 1; \
-		case "$$missing" in *redis*) systemctl disable -q --now redis-server 2>/dev/null || true;; esac; \
+		for service in redis-server prometheus; do \
+			case "$$missing" in *$$service*) systemctl disable -q --now $$service 2>/dev/null || true;; esac; \
+		done; \
 	else \
 		echo "the tests need$$missing; type:" >&2; \
-		if command -v brew >/dev/null; then echo "  brew install redis" >&2; \
+		if command -v brew >/dev/null; then echo "  brew install redis prometheus" >&2; \
 		else echo "  sudo apt-get install -y --no-install-recommends$$missing" >&2; fi; \
 		exit 1; \
 	fi
