@@ -44,6 +44,7 @@ Usage:
 
     gateway [run]  [-routes routes.yaml] [-plans plans.yaml]   serve (the default command)
     gateway check  [-print] [-strict] [-json] [-against FILE]  all mistakes of the configuration at once
+    gateway doctor [-json]                                     asks Redis, the upstreams and the certificates how they are
     gateway keys   new | list | revoke                         API keys: make, show, take back
     gateway version
 
@@ -59,7 +60,7 @@ Exit codes: 0 fine, 1 findings or a failure, 2 a wrong command line.
 
 // later names the commands that are planned and not there yet, so that they
 // are told from a typing mistake.
-var later = []string{"test", "doctor", "explain", "simulate", "schema"}
+var later = []string{"test", "explain", "simulate", "schema"}
 
 func dispatch(args []string, stdout, stderr io.Writer) int {
 	name, rest := "run", args
@@ -76,6 +77,8 @@ func dispatch(args []string, stdout, stderr io.Writer) int {
 		return c.run(rest)
 	case "check":
 		return c.check(rest)
+	case "doctor":
+		return c.doctor(rest)
 	case "keys":
 		return c.keys(rest)
 	case "version":
@@ -90,7 +93,7 @@ func dispatch(args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "gateway %s: not supported yet\n", name)
 		return exitUsage
 	}
-	fmt.Fprintf(stderr, "gateway: there is no command %q; the commands are run, check, keys and version (gateway -h explains them)\n", name)
+	fmt.Fprintf(stderr, "gateway: there is no command %q; the commands are run, check, doctor, keys and version (gateway -h explains them)\n", name)
 	return exitUsage
 }
 

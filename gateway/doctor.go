@@ -1,0 +1,332 @@
+package gateway
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"bouncer/gateway/config"
+	"bouncer/gateway/ratelimit/redisstore"
+)
+
+// A Finding is what Examine found out about one part.
+type Finding struct {
+	Level Level  `json:"level"`
+	Part  string `json:"part"` // store, upstream NAME, certificate, keys
+	What  string `json:"what"` // what was seen, in a sentence
+	Hint  string `json:"hint,omitempty"`
+}
+
+// Level says how a part is.
+type Level string
+
+// The levels.
+const (
+	LevelOK   Level = "ok"
+	LevelWarn Level = "warn" // it works, and will bite some day
+	LevelFail Level = "fail" // requests would fail, or be decided without the store
+)
+
+// Thresholds of Examine.
+const (
+	// A store that needs a quarter of its timeout when nothing is going on will
+	// exceed it when something is.
+	slowStore = 4
+	// Calendar windows, tokens and logs are compared across machines.
+	clockApart = time.Second
+	// Most issuers of certificates renew within 30 days of the end; when half of
+	// that is gone, the renewal has failed.
+	expiresSoon = 14 * 24 * time.Hour
+	// examineFor bounds the look at one part.
+	examineFor = 5 * time.Second
+)
+
+// Examine asks the real parts that cfg names whether they can do their work: it
+// connects to the store and takes one unit of a key of its own, connects to each
+// upstream, and reads the certificates. It serves nothing and changes nothing. It
+// ends when ctx does, and within some seconds in any case.
+func Examine(ctx context.Context, cfg *config.Config) []Finding {
+	var e examination
+	e.certificates(cfg)
+	e.keys(cfg)
+	e.store(ctx, cfg.Store.Redis)
+	e.upstreams(ctx, cfg)
+	return e.found
+}
+
+type examination struct{ found []Finding }
+
+func (e *examination) add(level Level, part, what, hint string) {
+	e.found = append(e.found, Finding{level, part, what, hint})
+}
+
+func (e *examination) store(ctx context.Context, c *config.Redis) {
+	const part = "store"
+	if c == nil {
+		e.add(LevelWarn, part, "limits are counted in the memory of each instance; a restart forgets them",
+			"right for one instance; set store.redis for more")
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, examineFor)
+	defer cancel()
+	tlsConfig, err := clientTLS(c.TLS)
+	if err != nil {
+		e.add(LevelFail, part, "store.redis.tls: "+err.Error(), "see that the files are there and hold PEM")
+		return
+	}
+	client, err := redisClient(c, tlsConfig)
+	if err != nil {
+		e.add(LevelFail, part, "store.redis: "+err.Error(), "")
+		return
+	}
+	store, err := redisstore.New(client, redisstore.Options{KeyPrefix: c.KeyPrefix, Timeout: c.Timeout})
+	if err != nil {
+		_ = client.Close()
+		e.add(LevelFail, part, "store.redis: "+err.Error(), "")
+		return
+	}
+	defer store.Close() //nolint:errcheck // it was only asked
+
+	// The first decision pays for the connection and for sending the script.
+	err = store.Probe(ctx)
+	if redisstore.Kind(err) == redisstore.KindTimeout {
+		err = store.Probe(ctx)
+	}
+	if err != nil {
+		kind := redisstore.Kind(err)
+		e.add(LevelFail, part, fmt.Sprintf("a decision fails (%s): %v", kind, err), storeHint(kind))
+		if kind == redisstore.KindRefused || kind == redisstore.KindAuth {
+			return
+		}
+	} else {
+		e.decisions(ctx, store, c.Timeout)
+	}
+	facts, err := store.Inspect(ctx)
+	if err != nil {
+		e.add(LevelFail, part, err.Error(), storeHint(redisstore.Kind(err)))
+	}
+	for _, f := range facts {
+		if f.RoundTrip > 0 {
+			e.server(f, c)
+		}
+	}
+}
+
+// decisions tells the quickest of a few: what is slower is somebody else's doing.
+func (e *examination) decisions(ctx context.Context, store *redisstore.Store, timeout time.Duration) {
+	quickest := timeout
+	for range 5 {
+		sent := time.Now()
+		if err := store.Probe(ctx); err == nil {
+			quickest = min(quickest, time.Since(sent))
+		}
+	}
+	e.add(LevelOK, "store", fmt.Sprintf("decides in %s, of the %s that store.redis.timeout allows", short(quickest), timeout), "")
+}
+
+// server judges what one server says of itself.
+func (e *examination) server(f redisstore.Facts, c *config.Redis) {
+	part := "store"
+	if f.Address != "" {
+		part += " " + f.Address
+	}
+	trip := fmt.Sprintf("round trip %s", short(f.RoundTrip))
+	switch {
+	case f.RoundTrip*slowStore > c.Timeout:
+		e.add(LevelWarn, part, fmt.Sprintf("%s, over a quarter of store.redis.timeout (%s)", trip, c.Timeout),
+			"run Redis near the gateway, or raise the timeout: what exceeds it is decided without Redis")
+	default:
+		e.add(LevelOK, part, trip, "")
+	}
+	switch ahead := f.Ahead.Round(time.Millisecond); {
+	case ahead.Abs() > clockApart:
+		e.add(LevelWarn, part, fmt.Sprintf("its clock is %s %s this machine's", ahead.Abs(), aheadOrBehind(ahead)),
+			"let both follow NTP: limits go by the clock of Redis, tokens and logs by this one")
+	default:
+		e.add(LevelOK, part, "its clock and this machine's agree to a second", "")
+	}
+	if !f.Told {
+		e.add(LevelWarn, part, "it does not answer INFO, so version, eviction and persistence are not known",
+			"allow the user of store.redis INFO to have them examined; the gateway itself does not need it")
+		return
+	}
+	switch {
+	case f.Product == "redis" && !atLeast(f.Version, 6, 2):
+		e.add(LevelFail, part, "redis "+f.Version, "the scripts need 6.2 or later, or Valkey")
+	default:
+		e.add(LevelOK, part, f.Product+" "+f.Version, "")
+	}
+	if f.Role == "slave" {
+		e.add(LevelFail, part, "it is a replica and takes no writes", storeHint(redisstore.KindReadOnly))
+	}
+	switch {
+	case f.MaxMemory == 0 || f.Eviction == "volatile-ttl":
+		e.add(LevelOK, part, "maxmemory-policy "+f.Eviction+", maxmemory "+bytesOrNone(f.MaxMemory), "")
+	case f.Eviction == "noeviction":
+		e.add(LevelWarn, part, fmt.Sprintf("noeviction, with %s of %s in use", bytesOrNone(f.UsedMemory), bytesOrNone(f.MaxMemory)),
+			"when it is full every decision fails; volatile-ttl gives up the counts that end soonest instead")
+	default:
+		e.add(LevelWarn, part, "maxmemory-policy "+f.Eviction+" may evict a count that is still needed: its caller starts anew",
+			"volatile-ttl gives up those that end soonest")
+	}
+	if !f.AppendOnly && !f.Snapshots && f.Replicas == 0 {
+		e.add(LevelWarn, part, "no persistence and no replica: when it restarts, all counts start anew",
+			"for daily and monthly quotas set appendonly yes (appendfsync everysec), or run replicas")
+	}
+	if f.MaxClients > 0 && f.Clients*10 > f.MaxClients*8 {
+		e.add(LevelWarn, part, fmt.Sprintf("%d of %d connections are in use", f.Clients, f.MaxClients), "raise maxclients")
+	}
+}
+
+// upstreams connects to every target, all at once.
+func (e *examination) upstreams(ctx context.Context, cfg *config.Config) {
+	type look struct {
+		upstream *config.Upstream
+		target   *url.URL
+		found    Finding
+	}
+	var looks []*look
+	for _, u := range cfg.Upstreams {
+		for _, t := range u.Targets {
+			looks = append(looks, &look{upstream: u, target: t})
+		}
+	}
+	var wg sync.WaitGroup
+	places := make(chan struct{}, 32)
+	for _, l := range looks {
+		wg.Go(func() {
+			places <- struct{}{}
+			defer func() { <-places }()
+			l.found = reach(ctx, l.upstream, l.target)
+		})
+	}
+	wg.Wait()
+	for _, l := range looks {
+		e.found = append(e.found, l.found)
+	}
+}
+
+// reach connects to one target as the proxy would, and sends no request: what
+// one does is not for us to know.
+func reach(ctx context.Context, u *config.Upstream, target *url.URL) Finding {
+	ctx, cancel := context.WithTimeout(ctx, u.ConnectTimeout)
+	defer cancel()
+	f := Finding{Level: LevelFail, Part: "upstream " + u.Name}
+	address := target.Host
+	if target.Port() == "" {
+		address = net.JoinHostPort(target.Hostname(), map[string]string{"https": "443"}[target.Scheme])
+		if target.Scheme != "https" {
+			address = net.JoinHostPort(target.Hostname(), "80")
+		}
+	}
+	began := time.Now()
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+	if err == nil && target.Scheme == "https" {
+		secure := tls.Client(conn, &tls.Config{ServerName: target.Hostname(), MinVersion: tls.VersionTLS12})
+		err = secure.HandshakeContext(ctx)
+		conn = secure
+	}
+	if conn != nil {
+		defer conn.Close() //nolint:errcheck // nothing was sent
+	}
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		f.What, f.Hint = fmt.Sprintf("%s does not take a connection within %s (timeout.connect)", target.Host, u.ConnectTimeout), "see that it runs and that no firewall stands between"
+	case errors.Is(err, syscall.ECONNREFUSED):
+		f.What, f.Hint = target.Host+" refuses connections: nobody listens there", "see that it runs at the address of upstreams."+u.Name+".targets"
+	case err != nil:
+		f.What, f.Hint = fmt.Sprintf("%s: %v", target.Host, err), "see that it runs at the address of upstreams."+u.Name+".targets"
+	default:
+		f.Level, f.What = LevelOK, fmt.Sprintf("%s takes a connection in %s", target.Host, short(time.Since(began)))
+	}
+	return f
+}
+
+func (e *examination) certificates(cfg *config.Config) {
+	c := cfg.Listen.HTTPS
+	if c == nil {
+		return
+	}
+	const part = "certificate"
+	cert, err := loadCertificate(c)
+	if err != nil {
+		e.add(LevelFail, part, err.Error(), "renew it; the gateway does not start without")
+		return
+	}
+	leaf := cert.Leaf
+	name, left := subject(leaf), time.Until(leaf.NotAfter)
+	until := leaf.NotAfter.UTC().Format(time.DateOnly)
+	switch {
+	case left <= 0:
+		e.add(LevelFail, part, fmt.Sprintf("%s expired on %s", name, until), "renew it; changed files are read by themselves")
+	case time.Now().Before(leaf.NotBefore):
+		e.add(LevelFail, part, fmt.Sprintf("%s is valid from %s on", name, leaf.NotBefore.UTC().Format(time.DateOnly)), "see the clock of this machine")
+	case left < expiresSoon:
+		e.add(LevelWarn, part, fmt.Sprintf("%s expires on %s, in %d days", name, until, int(left.Hours()/24)), "renew it; changed files are read by themselves")
+	default:
+		e.add(LevelOK, part, fmt.Sprintf("%s is valid until %s", name, until), "")
+	}
+}
+
+// keys counts the API keys that no longer work.
+func (e *examination) keys(cfg *config.Config) {
+	if cfg.Auth.APIKeys == nil {
+		return
+	}
+	expired := 0
+	for _, k := range cfg.Auth.APIKeys.Keys {
+		if !k.Expires.IsZero() && !time.Now().Before(k.Expires) {
+			expired++
+		}
+	}
+	n := len(cfg.Auth.APIKeys.Keys)
+	switch {
+	case n == 0:
+		e.add(LevelWarn, "keys", "the key file has no keys", "gateway keys new makes one")
+	case expired > 0:
+		e.add(LevelWarn, "keys", fmt.Sprintf("%d of %d API keys have expired", expired, n), "gateway keys list shows which")
+	default:
+		e.add(LevelOK, "keys", fmt.Sprintf("%d API keys, none expired", n), "")
+	}
+}
+
+func short(d time.Duration) time.Duration {
+	if d < time.Millisecond {
+		return d.Round(10 * time.Microsecond)
+	}
+	return d.Round(100 * time.Microsecond)
+}
+
+func aheadOrBehind(d time.Duration) string {
+	if d > 0 {
+		return "ahead of"
+	}
+	return "behind"
+}
+
+func bytesOrNone(n int64) string {
+	if n == 0 {
+		return "none"
+	}
+	return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
+}
+
+// atLeast compares the head of a version such as 6.2.14.
+func atLeast(version string, major, minor int) bool {
+	a, rest, _ := strings.Cut(version, ".")
+	b, _, _ := strings.Cut(rest, ".")
+	x, err1 := strconv.Atoi(a)
+	y, err2 := strconv.Atoi(b)
+	if err1 != nil || err2 != nil {
+		return false
+	}
+	return x > major || x == major && y >= minor
+}

@@ -1,0 +1,173 @@
+package gateway
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"bouncer/gateway/config"
+	"bouncer/internal/redistest"
+)
+
+// examine examines a configuration with one upstream at target; extra is more
+// of its routes.yaml.
+func examine(t *testing.T, target, extra string) []Finding {
+	t.Helper()
+	dir := t.TempDir()
+	o := config.Options{Routes: filepath.Join(dir, "routes.yaml"), Plans: filepath.Join(dir, "plans.yaml")}
+	routes := fmt.Sprintf(`
+upstreams: {api: {targets: ["http://%s"]}}
+routes: [{name: api, path: "/*", upstream: api, auth: none}]
+%s`, target, extra)
+	if !strings.Contains(extra, "listen:") {
+		routes += "\nlisten: {http: \"127.0.0.1:0\"}"
+	}
+	for path, text := range map[string]string{o.Routes: routes, o.Plans: "anonymous_plan: all\nplans: {all: {limits: []}}"} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cfg, report := config.Load(o)
+	if err := report.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return Examine(t.Context(), cfg)
+}
+
+// wantFinding fails unless one of the level contains all words.
+func wantFinding(t *testing.T, found []Finding, level Level, words ...string) {
+	t.Helper()
+next:
+	for _, f := range found {
+		for _, w := range words {
+			if f.Level != level || !strings.Contains(f.Part+": "+f.What+" "+f.Hint, w) {
+				continue next
+			}
+		}
+		return
+	}
+	t.Errorf("want %s with %q, got %+v", level, words, found)
+}
+
+func listening(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	return l.Addr().String()
+}
+
+func TestTheDoctorFindsTheHealthyWell(t *testing.T) {
+	t.Parallel()
+	redis := redistest.Start(t, "--appendonly", "yes")
+	found := examine(t, listening(t), "store: {redis: {url: \""+redis.URL()+"\", timeout: 1s}}")
+	for _, f := range found {
+		if f.Level != LevelOK {
+			t.Errorf("%+v", f)
+		}
+	}
+	wantFinding(t, found, LevelOK, "store", "decides in")
+	wantFinding(t, found, LevelOK, "store", "round trip")
+	wantFinding(t, found, LevelOK, "upstream api", "takes a connection")
+}
+
+func TestTheDoctorSaysWhatIsWrongWithRedis(t *testing.T) {
+	t.Parallel()
+	target := listening(t)
+	t.Run("nobody there", func(t *testing.T) {
+		found := examine(t, target, "store: {redis: {url: \"redis://127.0.0.1:1\"}}")
+		wantFinding(t, found, LevelFail, "store", "refused", "see that Redis runs")
+	})
+	t.Run("it forgets", func(t *testing.T) {
+		redis := redistest.Start(t, "--save", "", "--maxmemory", "64mb", "--maxmemory-policy", "allkeys-lru")
+		found := examine(t, target, "store: {redis: {url: \""+redis.URL()+"\", timeout: 1s}}")
+		wantFinding(t, found, LevelWarn, "store", "no persistence")
+		wantFinding(t, found, LevelWarn, "store", "allkeys-lru", "volatile-ttl")
+	})
+	t.Run("it is a replica", func(t *testing.T) {
+		redis := redistest.Start(t, "--replicaof", "127.0.0.1 1")
+		found := examine(t, target, "store: {redis: {url: \""+redis.URL()+"\", timeout: 1s}}")
+		wantFinding(t, found, LevelFail, "store", "readonly", "name the primary")
+		wantFinding(t, found, LevelFail, "store", "is a replica")
+	})
+	t.Run("it wants a password", func(t *testing.T) {
+		redis := redistest.Start(t, "--requirepass", "secret-of-redis")
+		url := "redis://127.0.0.1:" + fmt.Sprint(redis.Port())
+		found := examine(t, target, "store: {redis: {url: \""+url+"\", password: wrong-secret, timeout: 1s}}")
+		wantFinding(t, found, LevelFail, "store", "auth")
+		for _, f := range found {
+			if strings.Contains(f.What+f.Hint, "secret") {
+				t.Errorf("a secret is shown: %+v", f)
+			}
+		}
+	})
+	t.Run("none", func(t *testing.T) {
+		wantFinding(t, examine(t, target, ""), LevelWarn, "store", "memory of each instance")
+	})
+}
+
+func TestTheDoctorSaysWhatIsWrongWithAnUpstream(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	_ = l.Close()
+	wantFinding(t, examine(t, address, ""), LevelFail, "upstream api", address, "nobody listens")
+}
+
+func TestTheDoctorReadsTheCertificate(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		days  int
+		level Level
+		word  string
+	}{{-1, LevelFail, "expired on"}, {3, LevelWarn, "expires on"}, {90, LevelOK, "is valid until"}} {
+		dir := t.TempDir()
+		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := &x509.Certificate{
+			SerialNumber: big.NewInt(1), DNSNames: []string{"api.example.test"},
+			NotBefore: time.Now().AddDate(0, 0, -10), NotAfter: time.Now().AddDate(0, 0, tt.days),
+		}
+		der, err := x509.CreateCertificate(rand.Reader, c, c, &key.PublicKey, key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		private, err := x509.MarshalPKCS8PrivateKey(key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, b := range map[string]*pem.Block{"cert.pem": {Type: "CERTIFICATE", Bytes: der}, "key.pem": {Type: "PRIVATE KEY", Bytes: private}} {
+			if err := os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(b), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		found := examine(t, listening(t), fmt.Sprintf("listen: {https: {address: \"127.0.0.1:0\", cert_file: %s/cert.pem, key_file: %s/key.pem}}", dir, dir))
+		wantFinding(t, found, tt.level, "certificate", "api.example.test", tt.word)
+	}
+}
+
+func TestVersionsAreCompared(t *testing.T) {
+	t.Parallel()
+	for version, want := range map[string]bool{"6.2.0": true, "6.0.16": false, "7.0.15": true, "5.9": false, "10.1": true, "": false, "x.y": false} {
+		if got := atLeast(version, 6, 2); got != want {
+			t.Errorf("%q: %v", version, got)
+		}
+	}
+}
