@@ -18,8 +18,13 @@ type authSection struct {
 	keysKnown bool
 	keysName  string // the file, as problems show it
 	keys      []keyDecl
-	// claimsPlan says that some token may name a plan.
-	claimsPlan bool
+	// unsure says that some part could not be read, so that what was meant
+	// cannot be known.
+	unsure bool
+	// hasKeys says that api_keys is there, right or wrong.
+	hasKeys bool
+	// claimsPlan says that some token may name a plan, claimsTenant a tenant.
+	claimsPlan, claimsTenant bool
 }
 
 // readAuth reads auth.
@@ -31,9 +36,10 @@ func readAuth(top *object) authSection {
 	}
 	o, ok := v.object("jwt, api_keys and failure_limit")
 	if !ok {
-		a.given = true // what was meant cannot be known
+		a.given, a.unsure = true, true
 		return a
 	}
+	a.hasKeys = o.has("api_keys")
 	if v, ok := o.get("jwt", "a list of issuers"); ok {
 		a.given = true
 		a.readIssuers(v)
@@ -72,6 +78,7 @@ func (a *authSection) readFailureLimit(v value) {
 func (a *authSection) readIssuers(v value) {
 	items, ok := v.list("a list of issuers")
 	if !ok {
+		a.unsure = true
 		return
 	}
 	if len(items) == 0 {
@@ -81,6 +88,7 @@ func (a *authSection) readIssuers(v value) {
 	for _, item := range items {
 		o, ok := item.object("issuer, algorithms and a key")
 		if !ok {
+			a.unsure = true
 			continue
 		}
 		is, at := a.readIssuer(o)
@@ -163,7 +171,10 @@ func (a *authSection) readIssuer(o *object) (*Issuer, value) {
 			}
 			is.Claims.Tenant = c.word("tenant", "the name of a claim")
 			is.Claims.Plan = c.word("plan", "the name of a claim")
+			a.claimsTenant = a.claimsTenant || c.has("tenant")
 			c.done()
+		} else {
+			a.unsure = true
 		}
 	}
 	if is.Claims.Plan != "" {

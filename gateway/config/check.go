@@ -225,25 +225,34 @@ func checkNames(f *routesFile, p *plansFile) {
 	}
 }
 
+// deniesSome reports whether the limit is one that denies, other than by a 0,
+// which means what it says. A shadow denies nobody.
+func (l *limitDecl) deniesSome() bool { return l.ok && !l.Shadow && l.Rate.Quota > 0 }
+
+// deniesAll reports whether the limit is an enforced 0.
+func (l *limitDecl) deniesAll() bool { return l.ok && !l.Shadow && l.Rate.Quota == 0 }
+
+// cannotPay returns a limit among ls that can never pay cost; nil if there is
+// none.
+func cannotPay(ls []*limitDecl, cost int64) *limitDecl {
+	for _, l := range ls {
+		if l.deniesSome() && cost > l.capacity() {
+			return l
+		}
+	}
+	return nil
+}
+
 // checkCosts finds routes that cost more than a caller can ever pay.
 func checkCosts(f *routesFile, p *plansFile) {
 	who := reachable(f, p)
-	// cannot returns a limit among ls that can not pay cost.
-	cannot := func(ls []*limitDecl, cost int64) *limitDecl {
-		for _, l := range ls {
-			if l.ok && !l.Shadow && l.Rate.Quota > 0 && cost > l.capacity() {
-				return l
-			}
-		}
-		return nil
-	}
 	for _, route := range f.routes {
 		if !route.costOK || route.Cost <= 0 {
 			continue
 		}
 		for _, r := range route.limits {
 			l, ok := f.limits[r.name]
-			if ok && cannot([]*limitDecl{l}, route.Cost) != nil {
+			if ok && cannotPay([]*limitDecl{l}, route.Cost) != nil {
 				route.costAt.errorf("nobody can ever pay %d: limit %s at %s admits at most %d at once",
 					route.Cost, quote(l.Name), l.Pos, l.capacity())
 			}
@@ -252,7 +261,7 @@ func checkCosts(f *routesFile, p *plansFile) {
 		var poor []string
 		var reason string
 		for _, d := range plans {
-			if l := cannot(d.limits, route.Cost); l != nil {
+			if l := cannotPay(d.limits, route.Cost); l != nil {
 				poor = append(poor, d.Name)
 				if reason == "" {
 					reason = fmt.Sprintf("limit %s at %s admits at most %d at once", quote(l.Name), l.Pos, l.capacity())

@@ -12,8 +12,10 @@ import (
 type limitDecl struct {
 	Limit
 	at, nameAt value
-	ok         bool
-	misplaced  bool // has a field of another algorithm
+	// Where fields stand; given only where the field is.
+	perAt, delayAt, rejectedAt, candidateAt, capAt value
+	ok                                             bool
+	misplaced                                      bool // has a field of another algorithm
 }
 
 const wantedLimit = "per, algorithm and limit"
@@ -81,7 +83,7 @@ func (l *limitDecl) read(o *object, named bool) {
 	}
 	const wantedPer = "ip, user, api_key, tenant, route, global or header:NAME, or a list of them"
 	if v, ok := get("per", wantedPer); ok {
-		l.Per = readPer(v)
+		l.Per, l.perAt = readPer(v), v
 	} else if !named {
 		l.Per = []Dimension{{Kind: PerUser}}
 	}
@@ -96,18 +98,18 @@ func (l *limitDecl) read(o *object, named bool) {
 	}
 	shape, burstGiven, shapeAt := l.readShape(o, limitAt)
 	calendar := l.readCalendar(o, limitAt, unit)
-	l.CountRejected = o.boolean("count_rejected", false)
+	l.CountRejected, l.rejectedAt = o.boolean("count_rejected", false), o.fields["count_rejected"]
 	if v, ok := o.get("mode", "enforce or shadow"); ok {
 		s, _ := v.choice([]string{"enforce", "shadow"}, nil)
 		l.Shadow = s == "shadow"
 	}
 	if v, ok := o.get("candidate", "another limit"); ok {
-		l.Candidate = l.readCandidate(v, rate, burstGiven)
+		l.Candidate, l.candidateAt = l.readCandidate(v, rate, burstGiven), v
 	}
 	o.later("lease", "what is spent at the store itself")
 	if v, ok := o.get("local_cap", wantedRate); ok {
 		if named {
-			l.LocalCap = v.cap()
+			l.LocalCap, l.capAt = v.cap(), v
 		} else {
 			v.keyErrorf("stands on a plan or on a named limit, not on a limit of a plan; move it to the plan")
 		}
@@ -115,6 +117,7 @@ func (l *limitDecl) read(o *object, named bool) {
 	l.ok = algorithm && rate && shape && calendar && !l.misplaced && l.checkNumbers(limitAt, shapeAt)
 	if l.ok {
 		l.warnWait(shapeAt)
+		l.warnNoWait(l.delayAt)
 	}
 }
 
@@ -136,6 +139,7 @@ func (l *limitDecl) readShape(o *object, limitAt value) (good, burstGiven bool, 
 	}
 	if v, ok := l.own(o, "max_delay", wantedDelay); ok {
 		var ok bool
+		l.delayAt = v
 		l.MaxDelay, ok = v.duration(time.Millisecond, maxWait)
 		good = good && ok
 		switch {

@@ -35,6 +35,7 @@ func Load(o Options) (*Config, *Report) {
 		checkCosts(routes, plans)
 	}
 	checkDangers(routes, plans)
+	checkEffects(routes, plans)
 	s.report.finish()
 	if len(s.report.Errors()) > 0 {
 		return nil, s.report

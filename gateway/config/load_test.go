@@ -353,10 +353,10 @@ func TestCandidate(t *testing.T) {
 		"algorithm: sliding_window_log, limit: 100/month, candidate: {limit: 200/30d}, count_rejected: yes": {200, 0},
 		"algorithm: leaky_bucket, limit: 100/second, queue: 10, mode: shadow, candidate: {limit: 9/second}": {9, 0},
 	} {
-		c, got := problems(t, map[string]string{"routes.yaml": smallRoutes + "limits: {a: {per: ip, " + fields + "}}\n"})
+		c, got := problems(t, map[string]string{"plans.yaml": "default_plan: a\nplans: {a: {limits: [{name: a, " + fields + "}]}}\n"})
 		if c == nil || got != "" {
 			t.Errorf("%s: %s", fields, got)
-		} else if got := c.Limits[0].Candidate; got == nil || *got != want {
+		} else if got := c.Plans[0].Limits[0].Candidate; got == nil || *got != want {
 			t.Errorf("%s: got %+v, want %+v", fields, got, want)
 		}
 	}

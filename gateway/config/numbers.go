@@ -59,6 +59,18 @@ func (l *Limit) warnWait(at value) {
 	}
 }
 
+// warnNoWait warns of a queue in which nobody finds a place who comes together
+// with another: only whoever comes less than the wait before its turn does.
+func (l *Limit) warnNoWait(at value) {
+	if l.Algorithm != LeakyBucket || l.Rate.Quota == 0 || l.Queue == 0 || l.MaxDelay == 0 || l.capacity() > 1 {
+		return
+	}
+	num, den := refill(l.Rate, l.Queue+1)
+	drip := time.Duration((den+num-1)/num) * time.Microsecond
+	at.warnf("is less than one drip (%s), so that of requests that come at once one goes and all others are denied, whatever the queue holds; "+
+		"want %[1]s or more, or no queue", formatDuration(drip))
+}
+
 const maxDuration = time.Duration(math.MaxInt64)
 
 // capacity is what the limit can admit at most at once.

@@ -4,6 +4,7 @@ package config
 type planDecl struct {
 	Plan
 	at     value
+	capAt  value // local_cap, if given
 	limits []*limitDecl
 }
 
@@ -82,7 +83,7 @@ func (f *plansFile) readPlans(v value) {
 			p.readLimits(v)
 		}
 		if v, ok := o.get("local_cap", wantedRate); ok {
-			p.LocalCap = v.cap()
+			p.LocalCap, p.capAt = v.cap(), v
 		}
 		o.done()
 	}

@@ -13,6 +13,7 @@ type routeDecl struct {
 	at, nameAt, pathAt, costAt, failAt, authAt, methodsAt value
 	upstream                                              ref
 	limits                                                []ref
+	limitsAt                                              value  // limits, if given
 	shape                                                 string // the path, parameters without their names; empty if it was wrong
 	costOK, hostOK, methodsOK                             bool
 }
@@ -29,23 +30,26 @@ func (f *routesFile) readRoutes(top *object, forward bool) {
 	if !ok {
 		return
 	}
+	f.usesKnown = true
 	if len(items) == 0 {
 		v.errorf("holds no route, so that nothing is forwarded; want at least one")
 	}
 	for _, item := range items {
 		o, ok := item.object(wantedRoute)
 		if !ok {
+			f.usesKnown = false
 			continue
 		}
 		r := &routeDecl{at: item, Route: Route{
 			Pos: item.pos(), Auth: AuthRequired, Cost: 1, OnStoreFailure: FailLocalCap, ForwardCredentials: forward,
 		}}
-		r.read(o)
+		f.usesKnown = r.read(o) && f.usesKnown
 		f.routes = append(f.routes, r)
 	}
 }
 
-func (r *routeDecl) read(o *object) {
+// read reads one route. It returns whether the names of its limits are known.
+func (r *routeDecl) read(o *object) (usesKnown bool) {
 	r.nameAt, r.pathAt, r.costAt, r.failAt, r.authAt, r.methodsAt = r.at, r.at, r.at, r.at, r.at, r.at
 	if v, ok := o.need("name", "a name"); ok {
 		r.nameAt = v
@@ -90,7 +94,10 @@ func (r *routeDecl) read(o *object) {
 		r.Cost, r.costOK = v.integer(0, math.MaxInt64)
 	}
 	if v, ok := o.get("limits", "a list of limits"); ok {
-		r.limits = v.refs("names of limits")
+		r.limitsAt = v
+		r.limits, usesKnown = v.refs("names of limits")
+	} else {
+		usesKnown = !o.has("limits")
 	}
 	if v, ok := o.get("on_store_failure", "local_cap, deny or allow"); ok {
 		r.failAt = v
@@ -106,6 +113,7 @@ func (r *routeDecl) read(o *object) {
 		o.later(name, wanted)
 	}
 	o.done()
+	return usesKnown
 }
 
 // readMethods reads the methods of a route.

@@ -38,6 +38,7 @@ type routesFile struct {
 	upstreams map[string]*Upstream // nil values were wrong
 	pools     []*Upstream          // upstreams in file order
 	routes    []*routeDecl
+	usesKnown bool // every place was read that can name a limit
 	headers   ClientHeaders
 	usage     string // usage_path; empty: none
 	usageAt   value
@@ -61,12 +62,14 @@ func readRoutes(root value) *routesFile {
 	f.store = readStore(o)
 	f.auth = readAuth(o)
 	f.readLimits(o)
+	edgeKnown := !o.has("edge")
 	if v, ok := o.get("edge", "a list of limits"); ok {
-		f.edge = v.refs("names of limits")
+		f.edge, edgeKnown = v.refs("names of limits")
 	}
 	f.readUpstreams(o)
 	forward := o.boolean("forward_credentials", false)
 	f.readRoutes(o, forward)
+	f.usesKnown = f.usesKnown && edgeKnown
 	f.headers = readClientHeaders(o)
 	f.usage, f.usageAt = readUsagePath(o)
 	o.done()
@@ -102,18 +105,18 @@ func (o *object) word(name, wanted string) string {
 	return ""
 }
 
-// refs reads a list of names.
-func (v value) refs(wanted string) []ref {
-	vs, names, _ := v.words(wanted, false)
+// refs reads a list of names; ok says that all of them could be read.
+func (v value) refs(wanted string) (refs []ref, ok bool) {
+	vs, names, ok := v.words(wanted, false)
 	if len(vs) > maxLimits {
 		v.errorf("%d limits; want at most %d, since every request is decided by all of them", len(vs), maxLimits)
-		return nil
+		return nil, false
 	}
-	refs := make([]ref, len(vs))
+	refs = make([]ref, len(vs))
 	for i := range vs {
 		refs[i] = ref{names[i], vs[i]}
 	}
-	return refs
+	return refs, ok
 }
 
 const wantedAddress = `"host:port", ":port" or "unix:/path"`
