@@ -34,7 +34,7 @@ func (l *Limit) checkNumbers(limitAt, shapeAt value) bool {
 			return false
 		case l.Rate.Quota > warnLog:
 			limitAt.warnf("a log keeps an entry for every unit, up to %d for one caller; "+
-				"a sliding_window_counter keeps two numbers and decides nearly alike", l.Rate.Quota)
+				"a sliding_window_counter keeps a few numbers and decides nearly alike", l.Rate.Quota)
 		}
 	}
 	return checkArithmetic(limitAt, l.Rate, l.Rate.Quota, false)
