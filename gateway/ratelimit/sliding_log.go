@@ -78,10 +78,11 @@ func chargeLog(s State, now, units int64) State {
 	return s
 }
 
-// fillLog returns s with cost more, of which the newest Quota units count.
+// fillLog returns s with cost more, of which the newest Quota units count, or as
+// many as did before, if a larger quota has granted more: the oldest make room.
 func (p *Policy) fillLog(s State, now, cost int64) State {
 	cost = min(cost, p.Quota)
-	s.Spent = min(s.Spent, p.Quota-cost) // the oldest make room
+	s.Spent = min(s.Spent, max(p.Quota, s.Spent)-cost)
 	return chargeLog(s, now, cost)
 }
 

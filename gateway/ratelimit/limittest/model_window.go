@@ -100,9 +100,12 @@ func (l logged) spend(s state, now, cost int64) state {
 	return out
 }
 
+// fill: the oldest make room, but never so that fewer count than did, which may be
+// more than the quota after a larger one.
 func (l logged) fill(s state, now, cost int64) state {
+	keep := max(int(l.quota), len(s.log))
 	s = l.spend(s, now, min(cost, l.quota))
-	s.log = s.log[max(0, len(s.log)-int(l.quota)):]
+	s.log = s.log[max(0, len(s.log)-keep):]
 	return s
 }
 

@@ -21,7 +21,7 @@ local function unit(key, index)
 	local at = pcall('LINDEX', key, index)
 	if type(at) ~= 'string' or not string.find(at, '^%d+$') then return nil end
 	at = tonumber(at)
-	if at < exact then return at end
+	if at - now <= year then return at end
 end
 
 function sliding_window_log.open(key, quota, window)
@@ -56,15 +56,13 @@ function sliding_window_log.open(key, quota, window)
 	}
 end
 
--- fill appends cost, at most quota, of which the newest quota units count.
+-- fill appends cost, at most quota, of which the newest quota units count, or as
+-- many as did before, if a larger quota has granted more: the oldest make room.
 function sliding_window_log.fill(charge, cost)
 	if cost > charge.quota then cost = charge.quota end
+	local over = cost - math.max(0, charge.most - charge.after)
 	charge.after = charge.after + cost
-	local over = charge.after - charge.most
-	if over > 0 then
-		charge.dropped = (charge.dropped or 0) + over
-		charge.first, charge.most = charge.first + over, charge.most + over
-	end
+	if over > 0 then charge.first, charge.most = charge.first + over, charge.most + over end
 end
 
 -- wait is until enough of the oldest units have left.
