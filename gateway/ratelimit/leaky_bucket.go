@@ -15,10 +15,34 @@ import "time"
 // back, and shifts nobody.
 
 // delayLeaky returns how long a request of cost waits behind the backlog of s. A
-// clock that went back has that long to catch up first, beyond MaxDelay.
+// clock that went back has that long to catch up first.
 func (p *Policy) delayLeaky(s State, now, cost int64) time.Duration {
 	lag := max(0, s.Time-now)
 	// The drip of its first unit takes no time if nothing is before it.
 	before := max(0, s.Spent+cost*p.den-p.den)
 	return micros(lag + ceilDiv(before, p.num))
+}
+
+// holds returns how many parts may count at now: all of the capacity, unless a
+// clock that went back makes everybody wait for longer and MaxDelay is reached
+// sooner.
+func (p *Policy) holds(s State, now int64) int64 {
+	if p.MaxDelay == 0 || now >= s.Time {
+		return p.capacity
+	}
+	left := p.MaxDelay.Microseconds() - (s.Time - now)
+	if left < 0 {
+		return 0
+	}
+	parts, ok := product(left, p.num)
+	if !ok {
+		return p.capacity
+	}
+	return min(p.capacity, parts+p.den)
+}
+
+// tooLong returns how long it is until a request of cost, for which there is a
+// place, would wait no longer than MaxDelay: the clock has to catch up so far.
+func (p *Policy) tooLong(s State, now, cost int64) time.Duration {
+	return p.delayLeaky(s, now, cost) - p.MaxDelay
 }

@@ -37,7 +37,10 @@ func referenceOf(p *Policy) reference {
 				}
 			}
 		}
-		return &bucketReference{rate: big.NewRat(p.Quota, window), capacity: capacity, spent: new(big.Rat)}
+		return &bucketReference{
+			rate: big.NewRat(p.Quota, window), capacity: capacity, spent: new(big.Rat),
+			longest: p.MaxDelay.Microseconds(),
+		}
 	}
 }
 
@@ -117,6 +120,7 @@ func (r *windowReference) spend(now, cost int64) {
 type bucketReference struct {
 	rate, capacity, spent *big.Rat
 	at                    int64
+	longest               int64 // wait for a drip, µs; 0: any
 }
 
 func (r *bucketReference) now(now int64) *big.Rat {
@@ -129,7 +133,17 @@ func (r *bucketReference) now(now int64) *big.Rat {
 
 func (r *bucketReference) fits(now, cost int64) bool {
 	sum := r.now(now)
-	return sum.Add(sum, big.NewRat(cost, 1)).Cmp(r.capacity) <= 0
+	sum.Add(sum, big.NewRat(cost, 1))
+	if sum.Cmp(r.capacity) > 0 {
+		return false
+	}
+	if r.longest == 0 {
+		return true
+	}
+	// Its last drip is one after what is before it, once the clock has caught up.
+	ahead := sum.Sub(sum, big.NewRat(1, 1))
+	within := big.NewRat(r.longest-max(0, r.at-now), 1)
+	return within.Sign() >= 0 && ahead.Cmp(within.Mul(within, r.rate)) <= 0
 }
 
 func (r *bucketReference) spend(now, cost int64) {
@@ -335,7 +349,7 @@ func checkRunsOut(t *rapid.T, p *Policy, s State) {
 		t.Fatalf("%+v has run out, and %d of %d remain, reset in %s", s, got, fresh, reset)
 	}
 	before := p.Advance(s, out-1)
-	if before.Spent == 0 && (p.Algorithm != SlidingWindowCounter || before.Den == 0) {
+	if before.Spent == 0 && before.Former == nil && (p.Algorithm != SlidingWindowCounter || before.Den == 0) {
 		t.Fatalf("%+v says nothing any more before %d", s, out)
 	}
 }

@@ -17,18 +17,24 @@ import (
 //	Den     the scale of Spent; 0  unused         units used in      unused
 //	        in a bucket never                     the one before
 //	        charged
+//	Num     Spent drains by Num    0              0                  0
+//	        every µs
 //	Time    when Spent was true    when the       when the window    when the newest
 //	                               window ends    began              unit was charged
 //	Log     nil                    nil            nil                the units' times
+//	Former  what a smaller plan    nil            nil                nil
+//	        has cut, or nil
 //
 // Times are integer microseconds of the store's own clock, since the Unix epoch
 // where a calendar or a sliding_window_counter is to follow that of other
 // stores; elsewhere only differences matter.
 type State struct {
-	Spent int64
-	Den   int64
-	Time  int64
-	Log   *Log
+	Spent  int64
+	Den    int64
+	Num    int64
+	Time   int64
+	Log    *Log
+	Former *Former
 }
 
 // Advance returns the state as it stands at now under policy p: refilled,
@@ -39,8 +45,9 @@ type State struct {
 // and ends no window.
 //
 // The methods below take a state that Advance returned for the same now and the
-// same policy. None of them allocates, but for charging a log and for opening a
-// calendar's window first of all.
+// same policy. None of them allocates, nor does Advance, but for charging a log,
+// for opening a calendar's window first of all, and for a bucket that has a
+// [Former].
 func (p *Policy) Advance(s State, now int64) State {
 	switch p.Algorithm {
 	case TokenBucket, LeakyBucket:
@@ -64,11 +71,10 @@ func (p *Policy) Admit(s State, now, cost int64) (after State, allowed bool) {
 	// The checks are those of fits; here they are made where they are inlined.
 	switch p.Algorithm {
 	case TokenBucket, LeakyBucket:
-		if !p.fitsBucket(s, cost) {
+		if !p.fitsBucket(s, now, cost) {
 			return s, false
 		}
-		s.Spent += cost * p.den
-		return s, true
+		return p.chargeBucket(s, cost*p.den), true
 	case SlidingWindowLog:
 		if !fitsWindow(s, p.Quota, cost) {
 			return s, false
@@ -92,7 +98,7 @@ func (p *Policy) Admit(s State, now, cost int64) (after State, allowed bool) {
 func (p *Policy) fits(s State, now, cost int64) bool {
 	switch p.Algorithm {
 	case TokenBucket, LeakyBucket:
-		return p.fitsBucket(s, cost)
+		return p.fitsBucket(s, now, cost)
 	case SlidingWindowCounter:
 		return p.fitsCounter(s, now, cost)
 	default:
@@ -109,7 +115,7 @@ func (p *Policy) ChargeRejected(s State, now, cost int64) State {
 	}
 	switch p.Algorithm {
 	case TokenBucket, LeakyBucket:
-		return p.fillBucket(s, cost)
+		return p.fillBucket(s, now, cost)
 	case SlidingWindowLog:
 		return p.fillLog(s, now, cost)
 	case SlidingWindowCounter:

@@ -34,6 +34,8 @@ func newModel() *model {
 type state struct {
 	spent *big.Rat // units; of a bucket or queue as of since, of a fixed window within it
 	since int64    // bucket, queue: µs, when spent was true
+	rate  *big.Rat // bucket, queue: units per µs, by which whoever charged last drains it
+	past  *past    // bucket, queue: what a larger plan has spent, or nil
 	ends  int64    // fixed window: µs, when it is over
 	log   []int64  // log: µs, when each unit was charged, oldest first
 	tally tally    // counter
@@ -54,7 +56,7 @@ func (s state) units() *big.Rat {
 
 // empty tells whether nothing is remembered that could matter to a verdict.
 func (s state) empty() bool {
-	return s.units().Sign() == 0 && len(s.log) == 0 && s.tally.current == 0 && s.tally.previous == 0
+	return s.units().Sign() == 0 && s.past == nil && len(s.log) == 0 && s.tally.current == 0 && s.tally.previous == 0
 }
 
 // A limit is what a policy says. There is one kind for each algorithm.

@@ -2,6 +2,7 @@ package limittest
 
 import (
 	"math/big"
+	"sort"
 	"time"
 
 	"bouncer/gateway/ratelimit"
@@ -15,6 +16,43 @@ type bucketLimit struct {
 	rate     *big.Rat // units per µs; nil for a quota of 0: nothing ever drains
 	capacity *big.Rat // units
 	queue    bool
+	longest  int64 // of a queue: µs that anybody may wait; 0: as long as it takes
+}
+
+// A past is what was spent under a plan that holds more than the one that is
+// charged now: a second account of the bucket, as of the same time, in which all
+// is charged too, and which drains as it did under the larger plan.
+type past struct {
+	spent *big.Rat // units
+	rate  *big.Rat // units per µs
+	most  *big.Rat // units: what spent began with, and is never above
+	above *big.Rat // units: who holds more than this is shown it
+}
+
+// before is what was spent of s, as a past.
+func before(s state) *past { return &past{spent: s.spent, rate: s.rate, most: s.spent} }
+
+// drained is p after so many µs, or nil if there is nothing left of it.
+func (p *past) drained(us int64) *past {
+	if p == nil {
+		return nil
+	}
+	q := *p
+	q.spent = new(big.Rat).Sub(p.spent, new(big.Rat).Mul(p.rate, unit(us)))
+	if q.spent.Sign() <= 0 {
+		return nil
+	}
+	return &q
+}
+
+// charged is p with units more, in whole grains of its own.
+func (p *past) charged(units *big.Rat) *past {
+	if p == nil {
+		return nil
+	}
+	q := *p
+	q.spent = least(p.most, new(big.Rat).Add(p.spent, inGrains(units, p.rate)))
+	return &q
 }
 
 func newBucket(quota, window, burst int64) bucketLimit {
@@ -24,7 +62,7 @@ func newBucket(quota, window, burst int64) bucketLimit {
 // newQueue: one goes at once and queue more wait, but none for longer than
 // longest, if that is not 0.
 func newQueue(quota, window, queue, longest int64) bucketLimit {
-	l := bucketLimit{rate: drain(quota, window, queue+1), capacity: unit(queue + 1), queue: true}
+	l := bucketLimit{rate: drain(quota, window, queue+1), capacity: unit(queue + 1), queue: true, longest: longest}
 	if longest > 0 && l.rate != nil {
 		// Who comes at the end of what drains in longest, goes after longest.
 		drained := new(big.Rat).Mul(l.rate, unit(longest))
@@ -48,54 +86,105 @@ func drain(quota, window, capacity int64) *big.Rat {
 	return rate
 }
 
-// grain is the smallest part of a unit that the bucket counts in.
-func (l bucketLimit) grain() *big.Rat {
-	if l.rate == nil {
-		return unit(1)
+// inGrains rounds units up to what is counted at a rate: parts of one by which a
+// whole number drains in a µs. Where nothing drains that is whole units.
+func inGrains(units, rate *big.Rat) *big.Rat {
+	grain := unit(1)
+	if rate != nil {
+		grain.SetFrac(big.NewInt(1), rate.Denom())
 	}
-	return new(big.Rat).SetFrac(big.NewInt(1), l.rate.Denom())
+	n := new(big.Rat).SetInt(ceil(new(big.Rat).Quo(units, grain)))
+	return n.Mul(n, grain)
 }
 
 func (l bucketLimit) at(s state, now int64) state {
-	// In this limit's grains, rounded against the caller; never above the
-	// capacity; less what drained since.
-	grains := ceil(new(big.Rat).Quo(s.units(), l.grain()))
-	spent := new(big.Rat).Mul(new(big.Rat).SetInt(grains), l.grain())
-	spent = least(spent, l.capacity)
-	since := s.since
-	if now > since {
-		if l.rate != nil {
-			drained := new(big.Rat).Mul(l.rate, unit(now-since))
-			spent.Sub(spent, least(drained, spent))
+	passed := max(0, now-s.since)
+	past := s.past.drained(passed)
+	// In this limit's grains, rounded against the caller; what a larger plan has
+	// spent counts if this one is larger than those that were charged since.
+	spent := inGrains(s.units(), l.rate)
+	if s.past != nil && l.capacity.Cmp(s.past.above) > 0 {
+		if larger := inGrains(s.past.spent, l.rate); larger.Cmp(spent) > 0 {
+			spent = larger
 		}
-		since = now
+		if spent.Cmp(l.capacity) <= 0 {
+			past = nil // there is one account again
+		}
 	}
-	return state{spent: spent, since: since, gone: s.gone}
+	// Never above the capacity; what was is remembered.
+	if spent.Cmp(l.capacity) > 0 {
+		if past == nil {
+			past = before(s).drained(passed)
+		}
+		if past != nil {
+			past.above = l.capacity
+		}
+	}
+	spent = least(spent, l.capacity)
+	// Less what drained since.
+	if l.rate != nil {
+		drained := new(big.Rat).Mul(l.rate, unit(passed))
+		spent.Sub(spent, least(drained, spent))
+	}
+	if passed > 0 && past != nil && past.spent.Cmp(spent) <= 0 {
+		past = nil
+	}
+	return state{spent: spent, since: s.since + passed, rate: l.rate, past: past, gone: s.gone}
 }
 
-func (l bucketLimit) fits(s state, _ int64, units *big.Rat) bool {
-	return l.rate != nil && new(big.Rat).Add(s.units(), units).Cmp(l.capacity) <= 0
+// fits: there is room beside what is spent, and nobody waits for too long; while
+// the clock is behind, all wait for it too.
+func (l bucketLimit) fits(s state, now int64, units *big.Rat) bool {
+	if l.rate == nil || new(big.Rat).Add(s.units(), units).Cmp(l.capacity) > 0 {
+		return false
+	}
+	return l.longest == 0 || l.held(s, now, units).Cmp(big.NewInt(l.longest)) <= 0
 }
 
 func (l bucketLimit) spend(s state, _, cost int64) state {
 	return l.holding(s, new(big.Rat).Add(s.units(), unit(cost)))
 }
 
-func (l bucketLimit) fill(s state, _, cost int64) state {
-	return l.holding(s, least(l.capacity, new(big.Rat).Add(s.units(), unit(cost))))
+// fill: up to what fits now, which is less than the capacity where who comes last
+// would wait for too long behind a clock.
+func (l bucketLimit) fill(s state, now, cost int64) state {
+	spent := new(big.Rat).Add(s.units(), unit(cost))
+	spent = least(spent, l.capacity)
+	if lag := s.since - now; l.longest > 0 && lag > 0 {
+		room := new(big.Rat)
+		if lag <= l.longest {
+			room.Mul(l.rate, unit(l.longest-lag))
+			room.Add(room, unit(1))
+		}
+		spent = least(spent, room)
+	}
+	if spent.Cmp(s.units()) <= 0 {
+		return s
+	}
+	return l.holding(s, spent)
 }
 
 func (l bucketLimit) holding(s state, spent *big.Rat) state {
-	drained := ceil(new(big.Rat).Quo(spent, l.rate))
-	return state{spent: spent, since: s.since, gone: s.since + clamp(drained)}
+	s.past = s.past.charged(new(big.Rat).Sub(spent, s.units()))
+	s.spent = spent
+	drained := clamp(ceil(new(big.Rat).Quo(spent, l.rate)))
+	if s.past != nil {
+		drained = max(drained, clamp(ceil(new(big.Rat).Quo(s.past.spent, s.past.rate))))
+	}
+	s.gone = s.since + drained
+	return s
 }
 
 func (l bucketLimit) describe(s state, now int64) (int64, time.Duration) {
 	if l.rate == nil {
 		return 0, 0
 	}
-	remaining := floor(new(big.Rat).Sub(l.capacity, s.units()))
-	if s.units().Sign() == 0 || unit(remaining+1).Cmp(l.capacity) > 0 {
+	// The most that fits, which is no more than the room beside what is spent.
+	room := max(0, floor(new(big.Rat).Sub(l.capacity, s.units())))
+	remaining := room - int64(sort.Search(int(room), func(less int) bool {
+		return l.fits(s, now, unit(room-int64(less)))
+	}))
+	if unit(remaining+1).Cmp(l.capacity) > 0 {
 		return remaining, 0 // as much as there ever is
 	}
 	return remaining, l.until(s, now, unit(remaining+1))
@@ -112,23 +201,37 @@ func (l bucketLimit) wait(s state, now int64, units *big.Rat) time.Duration {
 func (l bucketLimit) until(s state, now int64, units *big.Rat) time.Duration {
 	// spent - rate*t + units <= capacity
 	over := new(big.Rat).Sub(new(big.Rat).Add(s.units(), units), l.capacity)
-	return l.drained(s, now, over)
+	if over.Sign() > 0 {
+		return micros(l.drained(s, now, over))
+	}
+	// There is room, but a clock that is behind has to catch up with so much that
+	// the wait is not too long.
+	held := l.held(s, now, units)
+	return micros(held.Sub(held, big.NewInt(l.longest)))
 }
 
-// drained returns how long it is until units have drained away.
-func (l bucketLimit) drained(s state, now int64, units *big.Rat) time.Duration {
+// drained returns how many µs it is until units have drained away.
+func (l bucketLimit) drained(s state, now int64, units *big.Rat) *big.Int {
 	t := ceil(new(big.Rat).Quo(units, l.rate))
 	if s.since > now {
 		t.Add(t, big.NewInt(s.since-now)) // the clock is behind and must catch up first
 	}
-	return micros(t)
+	return t
+}
+
+// held returns how many µs a request of so many units waits for its last drip.
+func (l bucketLimit) held(s state, now int64, units *big.Rat) *big.Int {
+	// The first drip of an empty queue falls at once.
+	ahead := new(big.Rat).Add(s.units(), units)
+	if ahead.Sub(ahead, unit(1)); ahead.Sign() < 0 {
+		ahead = new(big.Rat)
+	}
+	return l.drained(s, now, ahead)
 }
 
 func (l bucketLimit) delay(s state, now, cost int64) time.Duration {
 	if !l.queue {
 		return 0
 	}
-	// The first drip of an empty queue falls at once.
-	ahead := new(big.Rat).Add(s.units(), unit(cost-1))
-	return l.drained(s, now, ahead)
+	return micros(l.held(s, now, unit(cost)))
 }

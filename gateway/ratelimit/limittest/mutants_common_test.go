@@ -78,7 +78,7 @@ var commonMutants = []mutant{
 		return override{limit: l, onDescribe: func(s state, now int64) (int64, time.Duration) {
 			remaining, reset := l.describe(s, now)
 			if reset > 0 {
-				reset = l.drained(s, now, s.units())
+				reset = micros(l.drained(s, now, s.units()))
 			}
 			return remaining, reset
 		}}
@@ -126,9 +126,8 @@ var commonMutants = []mutant{
 	})},
 	{name: "rounds a part of a unit for the caller", history: "History/TokenBucket", limit: of(func(l bucketLimit) limit {
 		return override{limit: l, onAt: func(s state, now int64) state {
-			grains := new(big.Rat).Quo(s.units(), l.grain())
-			whole := new(big.Int).Div(grains.Num(), grains.Denom())
-			s.spent = new(big.Rat).Mul(new(big.Rat).SetInt(whole), l.grain())
+			down := inGrains(new(big.Rat).Neg(s.units()), l.rate)
+			s.spent = down.Neg(down)
 			return l.at(s, now)
 		}}
 	})},

@@ -66,8 +66,9 @@ var queueMutants = []mutant{
 	})},
 }
 
-// wider is l with a drip more.
+// wider is l with a drip more, however long that waits.
 func (l bucketLimit) wider() bucketLimit {
 	l.capacity = new(big.Rat).Add(l.capacity, unit(1))
+	l.longest = 0
 	return l
 }

@@ -73,7 +73,7 @@ const (
 // Options are the settings of a [Store]. The zero value is usable.
 type Options struct {
 	// MaxKeys is how many buckets are kept; 0 means DefaultMaxKeys. A bucket
-	// takes about 90 bytes beside its key, 30 more for a sliding_window_counter,
+	// takes about 90 bytes beside its key, 38 more for a sliding_window_counter,
 	// and for a sliding_window_log up to 28 bytes more for each unit of its quota.
 	MaxKeys int
 	// Source is what the decisions say who decided; "" means

@@ -17,38 +17,38 @@ const (
 
 // An entry is one bucket. A million of them are meant to fit into little
 // memory, so it holds a pointer to the policy that charged last instead of what
-// that policy says: the key's other half, the scale of spent, and the refill.
+// that policy says: the key's other half, the scale of spent, and how it drains.
 type entry struct {
 	partition string
 	policy    *ratelimit.Policy
-	spent     int64 // see ratelimit.State, whose Den is policy.Den() without an annex
+	spent     int64 // see ratelimit.State, whose Den and Num are the policy's
 	time      int64
 	next      uint32 // the next unused entry, if this one is unused
 	annex     uint32 // its number, or none
 }
 
-// An annex is the rest of the state of a bucket whose algorithm has more of it
-// than an entry holds.
+// An annex is the rest of the state of a bucket that has more of it than an entry
+// holds.
 type annex struct {
-	den  int64 // see ratelimit.State
-	log  *ratelimit.Log
-	next uint32 // the next unused annex, if this one is unused
+	den    int64 // see ratelimit.State
+	log    *ratelimit.Log
+	former *ratelimit.Former
+	next   uint32 // the next unused annex, if this one is unused
 }
 
-// hasAnnex reports whether the buckets of p have an annex. All policies of one
-// key agree, since the key names the algorithm.
-func hasAnnex(p *ratelimit.Policy) bool {
-	return p.Algorithm == ratelimit.SlidingWindowLog || p.Algorithm == ratelimit.SlidingWindowCounter
+// needsAnnex reports whether s, of a bucket of p, is more than an entry holds.
+func needsAnnex(p *ratelimit.Policy, s ratelimit.State) bool {
+	return p.Algorithm == ratelimit.SlidingWindowLog || p.Algorithm == ratelimit.SlidingWindowCounter || s.Former != nil
 }
 
 // state returns the state of an entry of sh.
 func (sh *shard) state(e *entry) ratelimit.State {
-	s := ratelimit.State{Spent: e.spent, Time: e.time}
+	s := ratelimit.State{Spent: e.spent, Num: e.policy.Num(), Time: e.time}
 	if e.annex == none {
 		s.Den = e.policy.Den()
 	} else {
 		a := &sh.annexes[e.annex]
-		s.Den, s.Log = a.den, a.log
+		s.Den, s.Log, s.Former = a.den, a.log, a.former
 	}
 	return s
 }
@@ -56,9 +56,15 @@ func (sh *shard) state(e *entry) ratelimit.State {
 // set writes the state of an entry of sh.
 func (sh *shard) set(e *entry, p *ratelimit.Policy, s ratelimit.State) {
 	e.policy, e.spent, e.time = p, s.Spent, s.Time
+	switch needs := needsAnnex(p, s); {
+	case needs && e.annex == none:
+		e.annex = sh.newAnnex()
+	case !needs && e.annex != none:
+		sh.dropAnnex(e)
+	}
 	if e.annex != none {
 		a := &sh.annexes[e.annex]
-		a.den, a.log = s.Den, s.Log
+		a.den, a.log, a.former = s.Den, s.Log, s.Former
 	}
 }
 
@@ -68,7 +74,8 @@ func (sh *shard) set(e *entry, p *ratelimit.Policy, s ratelimit.State) {
 // hashes. A heap orders them by when they run out at the earliest. A charge puts
 // that off, so a charge need not touch the heap: an entry that comes up is looked
 // at again, and is put back if it still counts. (A plan that was raised brings it
-// forward; its entries then make room when they would have before.)
+// forward, and so does what a bucket no longer remembers of a larger plan; its
+// entries then make room when they would have before.)
 type shard struct {
 	hash hasher
 
@@ -137,9 +144,6 @@ func (sh *shard) insert(hash uint64, partition string, p *ratelimit.Policy, s ra
 	// A copy, since the caller's string may be part of a larger one.
 	e.partition = strings.Clone(partition)
 	e.annex = none
-	if hasAnnex(p) {
-		e.annex = sh.newAnnex()
-	}
 	sh.set(e, p, s)
 	sh.index.add(tagOf(hash), i)
 	sh.push(due{at: p.RunsOut(s), entry: i})
@@ -156,6 +160,12 @@ func (sh *shard) newAnnex() uint32 {
 	}
 	sh.freeAnnex = sh.annexes[i].next
 	return i
+}
+
+// dropAnnex gives back the annex of e, which has one.
+func (sh *shard) dropAnnex(e *entry) {
+	sh.annexes[e.annex] = annex{next: sh.freeAnnex}
+	sh.freeAnnex, e.annex = e.annex, none
 }
 
 // grow adds a chunk of unused entries.
@@ -205,8 +215,7 @@ func (sh *shard) remove(i uint32) {
 	e := sh.at(i)
 	sh.index.remove(tagOf(sh.hash.sum(e.partition, e.policy)), i)
 	if e.annex != none {
-		sh.annexes[e.annex] = annex{next: sh.freeAnnex}
-		sh.freeAnnex = e.annex
+		sh.dropAnnex(e)
 	}
 	*e = entry{next: sh.free}
 	sh.free = i

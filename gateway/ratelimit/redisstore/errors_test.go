@@ -307,17 +307,31 @@ func TestForeignValuesAreCorrupt(t *testing.T) {
 		large = 1 << 53
 		some  = 1234567
 	)
-	for _, value := range []string{
-		"", "hello", "1", strings.Repeat("x", 31), strings.Repeat("x", 32), strings.Repeat("x", 33), strings.Repeat("\xff", 32),
-		strings.Repeat("0", 32), doubles(1, 2, 3), doubles(1, 2, 3, 4, 5),
-		doubles(-1, 2, some, some), doubles(1, -2, some, some), doubles(1, 2, -3, some), doubles(1, 2, some, -4), doubles(1, 0, some, some),
-		doubles(1.5, 2, some, some), doubles(1, 2.5, some, some), doubles(1, 2, some+0.5, some), doubles(1, 2, some, some+0.5),
-		doubles(large, 2, some, some), doubles(1, large, some, some), doubles(1, 2, large, some), doubles(1, 2, some, large),
-		doubles(math.NaN(), 2, some, some), doubles(1, math.NaN(), some, some), doubles(1, 2, math.NaN(), some), doubles(1, 2, some, math.NaN()),
-		doubles(math.Inf(1), 2, some, some), doubles(1, math.Inf(1), some, some), doubles(1, 2, math.Inf(1), some),
-	} {
+	// Every field of a value, each with what it cannot be.
+	wrong := func(good []float64, least ...float64) (values []string) {
+		for i := range good {
+			for _, bad := range []float64{least[i] - 1, good[i] + 0.5, large, math.NaN(), math.Inf(1), math.Inf(-1)} {
+				value := slices.Clone(good)
+				value[i] = bad
+				values = append(values, doubles(value...))
+			}
+		}
+		return values
+	}
+	plain, former := []float64{1, 2, 1, some, some}, []float64{5, 2, 1, 6, 3, 2}
+	values := slices.Concat(
+		[]string{
+			"", "hello", "1", strings.Repeat("x", 39), strings.Repeat("x", 40), strings.Repeat("x", 41), strings.Repeat("\xff", 40),
+			strings.Repeat("0", 40), doubles(plain[:4]...), doubles(1, 2, 1, some, some, 5),
+			doubles(slices.Concat(plain, former, plain[:1])...), strings.Repeat("x", 88),
+			doubles(1, 2, 1, some, some, 7, 2, 1, 6, 3, 2), // more than it began with
+		},
+		wrong(plain, 0, 1, 1, 0, 0),
+		wrong(slices.Concat(plain, former), 0, 1, 1, 0, 0, 1, 1, 1, 1, 0, 1),
+	)
+	for _, value := range values {
 		look.Set(t.Context(), bucket, value, 0)
-		check(bucket, fmt.Sprintf("%.40q", value))
+		check(bucket, fmt.Sprintf("%.100q", value))
 	}
 	for _, value := range []string{
 		"", "hello", strings.Repeat("x", 16), doubles(1), doubles(1, 2, 3), doubles(-1, some), doubles(1, -2), doubles(large, 1),
@@ -336,6 +350,45 @@ func TestForeignValuesAreCorrupt(t *testing.T) {
 	}
 }
 
+// TestTimesThatCannotBeAreCorrupt: a clock may have been ahead when it wrote, by up
+// to a year; what lies beyond is no time of ours, under every algorithm.
+func TestTimesThatCannotBeAreCorrupt(t *testing.T) {
+	srv := redistest.Start(t)
+	look := srv.Client(t)
+	store := at(t, srv.Addr())
+	now := look.Time(t.Context()).Val().UnixMicro()
+	for _, p := range everyAlgorithm(t, 100) {
+		key := "rl:v1:{user:priya123}:" + p.Key()
+		for _, c := range []struct {
+			at   int64
+			kind string
+		}{
+			{now + 365*24*hourMicros, ""},
+			{now + 800*24*hourMicros, redisstore.KindCorrupt},
+			{1 << 52, redisstore.KindCorrupt},
+		} {
+			when := float64(c.at)
+			look.FlushDB(t.Context())
+			switch p.Algorithm {
+			case ratelimit.SlidingWindowLog:
+				look.RPush(t.Context(), key, c.at)
+			case ratelimit.SlidingWindowCounter:
+				look.Set(t.Context(), key, doubles(1, 0, when), 0)
+			case ratelimit.FixedWindow:
+				look.Set(t.Context(), key, doubles(1, when), 0)
+			default:
+				look.Set(t.Context(), key, doubles(1, 2, 1, when, 0), 0)
+			}
+			_ = wantKind(t, store, charges(p), c.kind)
+			if c.kind != "" && look.Del(t.Context(), key).Val() != 1 {
+				t.Errorf("%s is gone", key)
+			}
+		}
+	}
+}
+
+const hourMicros = 3600 * 1_000_000
+
 // TestOddButWellFormedValues: a state that our numbers can hold, however odd, is
 // decided by the rule, and the wait that results is a number.
 func TestOddButWellFormedValues(t *testing.T) {
@@ -344,14 +397,18 @@ func TestOddButWellFormedValues(t *testing.T) {
 	store := at(t, srv.Addr())
 	const bucket, window = "rl:v1:{user:priya123}:plan/per-minute:tb/60", "rl:v1:{user:priya123}:plan/per-day:fw/86400"
 	const large, half = 1<<53 - 1, 1 << 52
+	ahead := float64(look.Time(t.Context()).Val().UnixMicro() + 365*24*hourMicros)
 	for _, v := range [][2]string{
-		{bucket, doubles(large, half, large, large)},
-		{bucket, doubles(large, 1, large, 0)},
-		{bucket, doubles(large, large, 0, large)},
-		{bucket, doubles(0, 1, large, 0)},
-		{bucket, doubles(half-1, half, 0, 0)},
-		{window, doubles(large, large)},
-		{window, doubles(0, large)},
+		{bucket, doubles(large, half, large, ahead, large)},
+		{bucket, doubles(large, 1, 1, ahead, 0)},
+		{bucket, doubles(large, large, 1, 0, large)},
+		{bucket, doubles(0, 1, large, ahead, 0)},
+		{bucket, doubles(half-1, half, 1, 0, 0)},
+		{bucket, doubles(large, 1, 1, ahead, 0, large, 1, 1, large, 0, large)},
+		{bucket, doubles(0, 1, 1, ahead, 0, 1, large, large, large, large, 1)},
+		{bucket, doubles(large, 1, 1, 0, 0, 1, large, large, 1, 0, 1)},
+		{window, doubles(large, ahead)},
+		{window, doubles(0, ahead)},
 	} {
 		look.FlushDB(t.Context())
 		look.Set(t.Context(), v[0], v[1], 0)

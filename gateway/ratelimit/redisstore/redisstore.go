@@ -27,7 +27,7 @@
 //
 // # Keys
 //
-//	rl:v1:{user:priya123}:plan/per-minute:tb/60      spent, den, at, lives
+//	rl:v1:{user:priya123}:plan/per-minute:tb/60      spent, den, num, at, lives
 //	rl:v1:{user:priya123}:plan/per-minute:lb/60      the same
 //	rl:v1:{user:priya123}:plan/per-day:fw/86400      used, end
 //	rl:v1:{user:priya123}:plan/per-day:fc/day/UTC    the same
@@ -36,7 +36,8 @@
 //
 // With a name of ten letters a key takes some 110 to 140 bytes of Redis in all,
 // and that of a log 200 and 10 more for each unit; a quota of 100 units that are
-// all spent takes 1,200.
+// all spent takes 1,200. A bucket that a smaller plan was charged for while a larger
+// one had spent more than that holds takes about 60 more, until both have drained.
 //
 // Numbers are doubles of 8 bytes. The head of each lua/*.lua file states what they
 // mean and when the key ends.

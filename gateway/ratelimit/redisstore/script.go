@@ -209,7 +209,7 @@ func (c *call) policy(ch *ratelimit.Charge, flags, earlier, now int64) {
 		if p.Algorithm == ratelimit.LeakyBucket {
 			number = numLeakyBucket
 		}
-		numbers = [5]int64{p.CapacityParts(), p.Num(), p.Den()}
+		numbers = [5]int64{p.CapacityParts(), p.Num(), p.Den(), p.MaxDelay.Microseconds()}
 		if p.Quota == 0 {
 			numbers[0] = 0 // nothing drips, so nothing is held
 		}
@@ -281,7 +281,7 @@ func sharing(charges []ratelimit.Charge, i int) int {
 // samePolicy reports whether two policies of one key decide alike.
 func samePolicy(p, q *ratelimit.Policy) bool {
 	return p == q || p.Quota == q.Quota && p.CapacityParts() == q.CapacityParts() &&
-		p.Num() == q.Num() && p.Den() == q.Den()
+		p.Num() == q.Num() && p.Den() == q.Den() && p.MaxDelay == q.MaxDelay
 }
 
 // counts are the numbers of keys of almost all calls, already in interfaces.

@@ -105,9 +105,9 @@ func TestKeysAndTheirExpiry(t *testing.T) {
 		slack time.Duration
 	}{
 		// 5 units at 600 ms; 100/60e6 is 1/600,000 a µs. A full bucket takes 12 s.
-		{"rl:v1:{user:priya123}:plan/per-minute:tb/60", []int64{3_000_000, 600_000}, 2, 3 * time.Second, 1500 * time.Millisecond},
+		{"rl:v1:{user:priya123}:plan/per-minute:tb/60", []int64{3_000_000, 600_000, 1}, 3, 3 * time.Second, 1500 * time.Millisecond},
 		{"rl:v1:{user:priya123}:plan/per-day:fw/86400", []int64{1}, 1, 0, 0},
-		{"rl:v1:{probe}:probe/probe:tb/1", []int64{1, 1}, 2, time.Microsecond, 125 * time.Millisecond},
+		{"rl:v1:{probe}:probe/probe:tb/1", []int64{1, 1, 1}, 3, time.Microsecond, 125 * time.Millisecond},
 	} {
 		left := look.PTTL(t.Context(), k.name).Val()
 		value, err := look.Get(t.Context(), k.name).Result()
@@ -203,7 +203,7 @@ func TestImmortalKeyIsRepaired(t *testing.T) {
 	store := at(t, srv.Addr())
 	end := look.Time(t.Context()).Val().Add(time.Hour).UnixMicro()
 	for key, value := range map[string]string{
-		"rl:v1:{user:priya123}:plan/per-minute:tb/60": doubles(600000, 600000, 1, 0),
+		"rl:v1:{user:priya123}:plan/per-minute:tb/60": doubles(600000, 600000, 1, 1, 0),
 		"rl:v1:{user:priya123}:plan/per-day:fw/86400": doubles(0, float64(end)),
 	} {
 		if err := look.Set(t.Context(), key, value, 0).Err(); err != nil {

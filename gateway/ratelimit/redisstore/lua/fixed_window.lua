@@ -19,14 +19,14 @@
 local fixed_window = {}
 algorithms[2] = fixed_window
 
-function fixed_window.open(key, quota, window)
+function fixed_window.open(key, quota, window, beyond)
 	local used, ends = 0, now + window
 	local stored = pcall('GET', key)
 	if stored then
 		if #stored ~= 16 then return nil, stored end
 		local stored_used, stored_end = parse('<dd', stored)
-		if not (stored_used >= 0 and stored_used < exact and stored_end >= 0 and stored_end < exact
-			and stored_used % 1 + stored_end % 1 == 0) then
+		if not (stored_used >= 0 and stored_used < exact and stored_end >= 0
+			and stored_end - now <= year + window + beyond and stored_used % 1 + stored_end % 1 == 0) then
 			return nil, stored
 		end
 		if stored_used > 0 and now < stored_end then used, ends = stored_used, stored_end end
@@ -42,7 +42,8 @@ algorithms[3] = {open = function(key, quota, b0, b1, b2, b3)
 	if now < b0 or now >= b3 then return nil, {err = string.format('CLOCK %.0f', now)} end
 	local ends = b3
 	if now < b1 then ends = b1 elseif now < b2 then ends = b2 end
-	return fixed_window.open(key, quota, ends - now)
+	-- Another window may be longer than this one, but not than all of these.
+	return fixed_window.open(key, quota, ends - now, b3 - b0)
 end}
 
 -- wait is until the window ends.

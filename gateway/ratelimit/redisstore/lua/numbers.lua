@@ -11,6 +11,12 @@
 -- all of the arithmetic. To look at one:
 --   redis-cli eval "return {struct.unpack('<dd', redis.call('get', KEYS[1]))}" 1 KEY
 local exact = 2 ^ 53
+
+-- year is 366 days in µs, the longest window there is. A stored time that is
+-- further ahead of this clock than that, however it was set meanwhile, is none of
+-- ours.
+local year = 366 * 86400 * 1000000
+
 local pack, parse = struct.pack, struct.unpack
 
 -- algorithms, by the number that a charge names them with. The files that follow
@@ -47,4 +53,26 @@ local function mul_div(part, factor, whole)
 		bit = bit / 2
 	end
 	return quotient, rest > 0
+end
+
+-- rescale converts spent from 1/scale units to 1/den units. Whole units stay
+-- whole; a part of one is rounded against the caller. What is above enough is
+-- above it then too, but perhaps not exact.
+local function rescale(spent, scale, den, enough)
+	if scale == den then return spent end
+	local part = spent % scale
+	spent = (spent - part) / scale * den
+	if spent > enough then return spent end
+	local scaled, cut = mul_div(part, den, scale)
+	if cut then scaled = scaled + 1 end
+	return spent + scaled
+end
+
+-- above tells whether x/den is more than y/scale, however fine they are.
+local function above(x, den, y, scale)
+	local part, rest = x % den, y % scale
+	local whole, other = (x - part) / den, (y - rest) / scale
+	if whole ~= other then return whole > other end
+	local scaled, cut = mul_div(part, scale, den)
+	return scaled > rest or scaled == rest and cut
 end

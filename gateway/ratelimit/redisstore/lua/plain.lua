@@ -24,10 +24,10 @@ for i = 1, n do
 	if number ~= 1 or flags > 0 or earlier > 0 or cost == 0 or parts > capacity then open = nil break end
 	local stored, spent, lives = pcall('GET', keys[i]), 0, 0
 	if stored then
-		if #stored ~= 32 then open = nil break end -- an error has no length
-		local scale, at
-		spent, scale, at, lives = parse('<dddd', stored)
-		if scale ~= den or not (spent >= 0 and spent <= capacity and at >= 0 and at <= now
+		if #stored ~= 40 then open = nil break end -- an error has no length
+		local scale, rate, at
+		spent, scale, rate, at, lives = parse('<ddddd', stored)
+		if scale ~= den or rate ~= num or not (spent >= 0 and spent <= capacity and at >= 0 and at <= now
 			and lives >= 0 and lives < exact and spent % 1 + at % 1 + lives % 1 == 0) then
 			open = nil
 			break
@@ -51,13 +51,13 @@ if open then
 			spent = spent + parts
 			local drained, refused = now + (spent - spent % num) / num + 1, nil
 			if drained <= lives then
-				refused = pcall('SET', keys[i], pack('<dddd', spent, den, now, lives), 'KEEPTTL').err
+				refused = pcall('SET', keys[i], pack('<ddddd', spent, den, num, now, lives), 'KEEPTTL').err
 			else
 				local us = drained - now + capacity / num / 8
 				us = us - us % 1000
 				lives = now + us
 				if lives >= exact then lives = 0 end
-				refused = pcall('SET', keys[i], pack('<dddd', spent, den, now, lives), 'PX', us / 1000 + 1 + grace).err
+				refused = pcall('SET', keys[i], pack('<ddddd', spent, den, num, now, lives), 'PX', us / 1000 + 1 + grace).err
 			end
 			if refused then return {err = refused} end
 		elseif parts > capacity - spent then

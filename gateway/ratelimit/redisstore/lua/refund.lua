@@ -34,17 +34,32 @@ local function write(key, value, weighs)
 end
 
 -- token_bucket: first in, first out: what has drained since was this charge, and
--- that of those before it.
+-- that of those before it. A former (see token_bucket.lua) was charged too, and
+-- had spent no less; it may count in another scale, in which what was spent then
+-- is rounded down, so that no more goes back than is missing.
 refunds[1] = function(key, cost, spent_then, at_then, num, den)
 	local stored = pcall('GET', key)
-	if not stored or #stored ~= 32 then return 0 end
-	local spent, scale, at, lives = parse('<dddd', stored)
-	if scale ~= den then return 0 end
-	local back = cost * den
-	if now > at_then then back = math.min(back, spent_then - (now - at_then) * num) end
+	if not stored or #stored ~= 40 and #stored ~= 88 then return 0 end
+	local spent, scale, rate, at, lives = parse('<ddddd', stored)
+	local since, passed = math.max(0, now - at_then), math.max(0, now - at)
+	local back, weighs, behind = 0, 0, ''
+	if scale == den then
+		back = cost * den
+		if since > 0 then back = math.max(0, math.min(back, spent_then - since * num)) end
+		spent = math.max(0, spent - back)
+	end
+	if #stored > 40 then
+		local before, fden, fnum, most, under, of = parse('<dddddd', stored, 41)
+		local part = spent_then % den
+		local then_spent = (spent_then - part) / den * fden + mul_div(part, fden, den)
+		local more = cost * fden
+		if since > 0 then more = math.max(0, math.min(more, then_spent - since * fnum)) end
+		before, back = math.max(0, before - more), back + more
+		weighs = before - passed * fnum
+		if weighs > 0 then behind = pack('<dddddd', before, fden, fnum, most, under, of) end
+	end
 	if back <= 0 then return 0 end
-	spent = math.max(0, spent - back)
-	write(key, pack('<dddd', spent, scale, at, lives), spent - math.max(0, now - at) * num)
+	write(key, pack('<ddddd', spent, scale, rate, at, lives) .. behind, math.max(weighs, spent - passed * rate))
 	return 1
 end
 

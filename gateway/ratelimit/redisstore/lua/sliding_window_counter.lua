@@ -22,7 +22,7 @@ function sliding_window_counter.open(key, quota, window)
 		if #stored ~= 24 then return nil, stored end
 		local stored_used, stored_previous, stored_begins = parse('<ddd', stored)
 		if not (stored_used >= 0 and stored_used < exact and stored_previous >= 0 and stored_previous < exact
-			and stored_begins >= 0 and stored_begins < exact
+			and stored_begins >= 0 and stored_begins - now <= year
 			and stored_used % 1 + stored_previous % 1 + stored_begins % 1 == 0) then
 			return nil, stored
 		end
