@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -45,6 +46,13 @@ func clusterSite(t testing.TB, u *upstream, c *redistest.Cluster, plans, keys st
 	s.write("plans.yaml", plans)
 	s.awayRoutes(u, clusterStore(c))
 	return s
+}
+
+// storeTimeout gives the store less time than a busy machine is given elsewhere,
+// where a test has to wait until that is over.
+func (s *site) storeTimeout(timeout string) {
+	s.t.Helper()
+	s.write("routes.yaml", strings.Replace(string(must(os.ReadFile(s.path("routes.yaml")))), "timeout: 5s", "timeout: "+timeout, 1))
 }
 
 // Priya notices nothing of how many servers count for her.
@@ -263,7 +271,7 @@ type clusterOfThree struct {
 	g                        *gateway
 }
 
-func newClusterOfThree(t *testing.T) *clusterOfThree {
+func newClusterOfThree(t *testing.T, timeout string) *clusterOfThree {
 	c := redistest.StartCluster(t, 3)
 	n := &clusterOfThree{probed: c.NodeOf(t, "rl:v1:{probe}")}
 	for _, node := range c.Nodes {
@@ -280,7 +288,9 @@ func newClusterOfThree(t *testing.T) *clusterOfThree {
 	for _, user := range n.users() {
 		keys += keyEntry(user, "plan: free")
 	}
-	n.g = clusterSite(t, newUpstream(t, nil), c, clusterPlans, keys).start()
+	s := clusterSite(t, newUpstream(t, nil), c, clusterPlans, keys)
+	s.storeTimeout(timeout)
+	n.g = s.start()
 	return n
 }
 
@@ -331,7 +341,7 @@ func (n *clusterOfThree) everybodyIsShared(t *testing.T) {
 func TestANodeOfTheClusterDies(t *testing.T) {
 	t.Run("that is not probed", func(t *testing.T) {
 		t.Parallel()
-		n := newClusterOfThree(t)
+		n := newClusterOfThree(t, "5s")
 		n.kill(t, n.spare, n.onSpare)
 		// The probe asks another node, which answers: everybody is shared again,
 		// those of the dead node excepted.
@@ -345,7 +355,7 @@ func TestANodeOfTheClusterDies(t *testing.T) {
 	})
 	t.Run("that is probed", func(t *testing.T) {
 		t.Parallel()
-		n := newClusterOfThree(t)
+		n := newClusterOfThree(t, "5s")
 		n.kill(t, n.probed, n.onProbed)
 		n.g.away()
 		n.g.wantAway(n.onProbed)
@@ -377,7 +387,7 @@ func TestALostRefundOnAClusterIsCounted(t *testing.T) {
 		"      - {name: mine, algorithm: fixed_window, limit: 9/day}\n"+
 		"      - {name: team, per: tenant, algorithm: fixed_window, limit: 9/day}\n",
 		keyEntry(user, "tenant: "+tenant))
-	s.write("routes.yaml", strings.Replace(string(must(os.ReadFile(s.path("routes.yaml")))), "timeout: 5s", "timeout: 1s", 1))
+	s.storeTimeout("1s")
 	g := s.start()
 	mine := c.Nodes[0].Client(t)
 	key := "rl:v1:{user:" + user + "}:plan/mine:fw/86400"
@@ -401,4 +411,135 @@ func TestALostRefundOnAClusterIsCounted(t *testing.T) {
 		return g.sum("gateway_store_errors_total") == 2
 	})
 	c.Nodes[1].Thaw()
+}
+
+// A node that hangs holds up the callers whose counts it has, each for the
+// store's time, and they then get what their route says. Nobody else notices.
+func TestAFrozenNodeConcernsOnlyItsCallers(t *testing.T) {
+	t.Parallel() // it mostly waits
+	n := newClusterOfThree(t, "2s")
+	for _, user := range n.users() {
+		wantShared(t, n.ask(user))
+	}
+	n.spare.Freeze()
+	answers := make([]answer, len(awayPaths))
+	var held sync.WaitGroup
+	for i, path := range awayPaths {
+		held.Go(func() {
+			var err error
+			if answers[i], err = trySend("GET", n.g.url+path, nil, "X-API-Key", keyOf(n.onSpare)); err != nil {
+				t.Errorf("%s: %v", path, err)
+			}
+		})
+	}
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		held.Wait()
+	}()
+	// Meanwhile, and so many in all that three failures are the fewer.
+	for i, waiting := 0, true; waiting || i < 10; i++ {
+		wantShared(t, n.ask(n.other))
+		wantShared(t, n.ask(n.onProbed))
+		select {
+		case <-served:
+			waiting = false
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	for i, a := range answers {
+		switch path := awayPaths[i]; path {
+		case "/closed":
+			wantRefused(t, a)
+		case "/capped":
+			if a.status != 200 || !isLocal(a) {
+				t.Errorf("%s: %d, RateLimit-Policy %q; want 200 by the local cap", path, a.status, a.field("RateLimit-Policy"))
+			}
+		case "/open":
+			if a.status != 200 {
+				t.Errorf("%s: %d, want 200", path, a.status)
+			}
+			noLimitFields(t, a)
+		}
+	}
+	wantShared(t, n.ask(n.other))
+	wantShared(t, n.ask(n.onProbed))
+	if lines := n.g.all(storeAway); len(lines) != 0 || n.g.fallback() != 0 {
+		t.Errorf("three decisions of many failed, and the store is said to be away: %v", lines)
+	}
+	n.spare.Thaw()
+	eventually(t, "the callers of the node are counted again", func() bool { return n.ask(n.onSpare).status == 200 })
+	wantShared(t, n.ask(n.onSpare))
+	n.g.stop()
+}
+
+// Where the queue is on one node and the caller's own limit on another, a denial
+// by the own limit is answered at once, and the place in the queue is not given
+// back; one by the queue gives back what the own limit was charged.
+func TestAQueueOnAnotherNodeKeepsThePlacesOfTheDenied(t *testing.T) {
+	t.Parallel() // it mostly waits for servers to start
+	c := redistest.StartCluster(t, 3)
+	u := newUpstream(t, nil)
+	queue := c.NodeOf(t, "rl:v1:{global}")
+	var users []string
+	for i, node := range c.Nodes {
+		if node != queue {
+			users = append(users, userOn(t, c, node, fmt.Sprintf("user%d", i)))
+		}
+	}
+	spent, waiting := users[0], users[1]
+	// A drip takes longer than any test: what is taken stays taken, and a request
+	// that waited for its turn would not be answered in time.
+	s := clusterSite(t, u, c, `
+default_plan: many
+plans:
+  one:  {limits: [{name: mine, algorithm: fixed_window, limit: 1/day}]}
+  many: {limits: [{name: mine, algorithm: fixed_window, limit: 9/day}]}
+`, keyEntry(spent, "plan: one")+keyEntry(waiting, "plan: many"))
+	s.write("routes.yaml", string(must(os.ReadFile(s.path("routes.yaml"))))+`
+  - {name: queued, path: /queued, upstream: weather, on_store_failure: deny, limits: [geo]}
+limits:
+  geo: {per: global, algorithm: leaky_bucket, limit: 1/hour, queue: 2}
+`)
+	g := s.start()
+	rdb := c.Client(t)
+	ask := func(user string) answer { return send(t, "GET", g.url+"/queued", nil, "X-API-Key", keyOf(user)) }
+	used := func(user string) int64 { return unitsIn(t, rdb, "rl:v1:{user:"+user+"}:plan/mine:fw/86400") }
+	violated := func(a answer) string { return fmt.Sprint(a.problem(t)["violated-policies"]) }
+
+	// It goes at once, and leaves two places. Each denial takes one of them.
+	if a := ask(spent); a.status != 200 {
+		t.Fatalf("the first: %d %s", a.status, a.body)
+	}
+	for i := range 2 {
+		a := ask(spent)
+		if a.status != 429 || violated(a) != "[mine]" {
+			t.Fatalf("denial %d: %d, violated %s; want 429 by mine alone", i+1, a.status, violated(a))
+		}
+		if n := used(spent); n != 1 {
+			t.Errorf("denial %d: mine has %d units, want 1", i+1, n)
+		}
+	}
+	a := ask(waiting)
+	if a.status != 429 || violated(a) != "[geo]" {
+		t.Fatalf("a queue full of places of the denied: %d, violated %s; want 429 by geo", a.status, violated(a))
+	}
+	// The first place is free an hour after the first request went.
+	if wait := waitOf(t, a); wait > 3600 || wait < 3500 {
+		t.Errorf("Retry-After %d, want an hour less what the test has taken", wait)
+	}
+	if n := used(waiting); n != 0 {
+		t.Errorf("denied by the queue, and mine has %d units", n)
+	}
+	// Who is denied by both is told of both, and the queue is not overfilled.
+	if a := ask(spent); a.status != 429 || violated(a) != "[mine geo]" || waitOf(t, a) < 3600 {
+		t.Errorf("denied by both: %d, violated %s, Retry-After %s", a.status, violated(a), a.field("Retry-After"))
+	}
+	if wait := waitOf(t, ask(waiting)); wait > 3600 {
+		t.Errorf("a denial by the queue itself took a place: Retry-After %d", wait)
+	}
+	if n := u.count(); n != 1 {
+		t.Errorf("%d requests reached the upstream, want 1", n)
+	}
+	g.decidedByItsStore()
 }
