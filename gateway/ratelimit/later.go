@@ -11,16 +11,17 @@ import "time"
 //
 //   - The verdict is another one then: RetryAfter has passed.
 //   - Reset has passed, and how much has come back depends on what d does not
-//     hold: the times of a log's units, the two counts of a counter, or the part
-//     of a microsecond at which a bucket gains a unit, if it gains units at a rate
-//     whose reduced numerator, [Policy.Num], is above 1.
+//     hold: the times of a log's units, the two counts of a counter, how far the
+//     clock of a queue with a MaxDelay is behind, or the part of a microsecond at
+//     which a bucket gains a unit, if it gains units at a rate whose reduced
+//     numerator, [Policy.Num], is above 1.
 //   - The policy has CountRejected: to be asked is to be charged.
 //
 // Other charges of the list on the same bucket are taken to keep their verdicts:
 // where one is not ok, what the others say is of no use.
 //
 // Otherwise it is exact, in the whole life of a fixed window and of a bucket
-// with a numerator of 1, as nearly every plan's has. What others charge
+// with a numerator of 1 and no MaxDelay, as nearly every plan's is. What others charge
 // meanwhile makes a denial last longer, never shorter, and leaves less.
 func (d Decision) After(elapsed time.Duration) (later Decision, ok bool) {
 	if d.Policy.CountRejected {
@@ -50,7 +51,7 @@ func (d Decision) grown(since time.Duration) (Decision, bool) {
 		d.Remaining, d.Reset = p.units, 0
 		return d, true
 	}
-	if !p.isBucket() {
+	if !p.linear() {
 		return d, false
 	}
 	// At that moment there was one unit more and, since it was rounded up to a
@@ -72,12 +73,16 @@ func (d Decision) grown(since time.Duration) (Decision, bool) {
 	return d, true
 }
 
+// linear reports whether units come back at one rate from the first one on. With
+// a MaxDelay, a clock that went back holds some of them up.
+func (p *Policy) linear() bool { return p.isBucket() && p.MaxDelay == 0 }
+
 // Costing returns what d, a decision of a request that was not admitted or of a
 // peek, would say if the charge had been of cost units, above 0, and no other
 // charge of the list had its bucket.
 //
-// ok is false if it would deny and for how long cannot be told from d: a log, a
-// counter, or a bucket whose [Policy.Num] is above 1; or if the policy has
+// ok is false if it would deny and for how long cannot be told from d, as in
+// After: of a log, a counter, or a bucket that is not exact; or if the policy has
 // CountRejected, since it was charged already.
 func (d Decision) Costing(cost int64) (other Decision, ok bool) {
 	p := d.Policy
@@ -94,7 +99,7 @@ func (d Decision) Costing(cost int64) (other Decision, ok bool) {
 	case p.Algorithm == FixedWindow || cost == d.Remaining+1:
 		d.RetryAfter = d.Reset
 		return d, true
-	case !p.isBucket():
+	case !p.linear():
 		return d, false
 	}
 	// Reset is when the next unit is there; as in grown, up to num-1 parts more.

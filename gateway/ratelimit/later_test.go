@@ -153,7 +153,7 @@ func flips(d Decision, elapsed int64) bool {
 // excused reports whether After may not know what d says after so many µs.
 func excused(d Decision, elapsed int64) bool {
 	p := d.Policy
-	exact := p.Algorithm == FixedWindow || p.isBucket() && p.num <= 1
+	exact := p.Algorithm == FixedWindow || p.linear() && p.num <= 1
 	return flips(d, elapsed) || !exact && d.Reset > 0 && d.Reset.Microseconds() <= elapsed
 }
 
@@ -204,7 +204,7 @@ func TestADenialTellsOfAnotherCost(t *testing.T) {
 		}
 		for i, d := range ds {
 			got, ok := d.Costing(charges[i].Cost)
-			exact := d.Policy.Algorithm == FixedWindow || d.Policy.isBucket() && d.Policy.num <= 1
+			exact := d.Policy.Algorithm == FixedWindow || d.Policy.linear() && d.Policy.num <= 1
 			switch {
 			case !ok && exact:
 				t.Fatalf("decision %d: %+v does not know of cost %d; it is %+v", i, d, charges[i].Cost, want[i])
