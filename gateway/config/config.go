@@ -228,8 +228,10 @@ type Limit struct {
 	// Candidate is another number, decided beside this one and only counted;
 	// nil: none.
 	Candidate *Candidate
-	LocalCap  *Rate // named limits only; nil: its share
-	Pos       Pos
+	// Lease is what an instance takes of the limit in advance; nil: nothing.
+	Lease    *Lease
+	LocalCap *Rate // named limits only; nil: its share
+	Pos      Pos
 }
 
 // Calendar says where windows of the calendar begin.
@@ -243,6 +245,13 @@ type Calendar struct {
 type Candidate struct {
 	Quota int64
 	Burst int64 // token_bucket only, >= 1; 0 elsewhere
+}
+
+// Lease is a block of a limit's budget that an instance takes out of the shared
+// store in advance.
+type Lease struct {
+	Size int64         // units; 0: auto, what the bucket spends
+	TTL  time.Duration // 100ms to 10s
 }
 
 // Plan is what its callers may use.

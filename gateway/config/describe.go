@@ -228,6 +228,7 @@ func describeLimit(d *differ, what string, a, b *Limit) {
 	d.change(what+" count_rejected", strconv.FormatBool(a.CountRejected), strconv.FormatBool(b.CountRejected))
 	d.change(what+" mode", a.mode(), b.mode())
 	d.change(what+" candidate", a.candidateText(), b.candidateText())
+	d.change(what+" lease", a.Lease.text(), b.Lease.text())
 	d.change(what+" local_cap", capText(a.LocalCap), capText(b.LocalCap))
 }
 
@@ -247,6 +248,18 @@ func (l *Limit) candidateText() string {
 		s += " burst " + strconv.FormatInt(c.Burst, 10)
 	}
 	return s
+}
+
+// text is the lease as the files have it; empty if there is none.
+func (l *Lease) text() string {
+	if l == nil {
+		return ""
+	}
+	size := "auto"
+	if l.Size > 0 {
+		size = strconv.FormatInt(l.Size, 10)
+	}
+	return size + " for " + formatDuration(l.TTL)
 }
 
 func describeUpstream(d *differ, what string, a, b *Upstream) {

@@ -17,6 +17,7 @@ func checkEffects(f *routesFile, p *plansFile) {
 		asked := f.askedBy(l.Name)
 		l.warnCap(asked)
 		l.warnCandidate(asked)
+		l.warnLease(f, asked)
 	}
 	if p == nil {
 		return
@@ -29,6 +30,7 @@ func checkEffects(f *routesFile, p *plansFile) {
 		for _, l := range d.limits {
 			f.auth.warnStandIn(l)
 			l.warnCandidate(asked)
+			l.warnLease(f, asked)
 		}
 	}
 	warnRejected(f, who)
@@ -56,6 +58,9 @@ func (f *routesFile) warnUses() {
 		return // the limit that was meant looks unused
 	}
 	for _, l := range f.order {
+		if edge[l.Name] && !routes[l.Name] && l.leaseAt.given() {
+			l.leaseAt.keyWarnf("has no effect: the limit is used at the edge only, where it is counted in this process' memory; remove it")
+		}
 		switch {
 		case !isName(l.Name): // nothing could name it
 		case !edge[l.Name] && !routes[l.Name]:

@@ -176,6 +176,7 @@ func FuzzLoad(f *testing.F) {
 	for _, limit := range []string{
 		"algorithm: leaky_bucket, limit: 999999999999999/366d, queue: 999999999999998, max_delay: 1h",
 		"algorithm: leaky_bucket, limit: 1/366d, queue: 1, candidate: {limit: 0/366d}",
+		"algorithm: token_bucket, limit: 0/minute, lease: {size: 5, ttl: 10s}",
 		"algorithm: sliding_window_log, limit: 10001/1s, candidate: {limit: 100000/second, burst: 1}",
 		"algorithm: fixed_window, anchor: calendar, limit: 1/week, week_start: friday, timezone: Pacific/Apia",
 		"algorithm: token_bucket, limit: 0/minute, burst: 5, candidate: {burst: 999999999999999}, mode: shadow, count_rejected: on",

@@ -16,6 +16,8 @@ type limitDecl struct {
 	perAt, delayAt, rejectedAt, candidateAt, capAt value
 	ok                                             bool
 	misplaced                                      bool // has a field of another algorithm
+	// Where the lease stands, and what it says or the lease itself.
+	leaseAt, leaseSizeAt, leaseTTLAt value
 }
 
 const wantedLimit = "per, algorithm and limit"
@@ -106,7 +108,7 @@ func (l *limitDecl) read(o *object, named bool) {
 	if v, ok := o.get("candidate", "another limit"); ok {
 		l.Candidate, l.candidateAt = l.readCandidate(v, rate, burstGiven), v
 	}
-	o.later("lease", "what is spent at the store itself")
+	l.Lease = l.readLease(o)
 	if v, ok := o.get("local_cap", wantedRate); ok {
 		if named {
 			l.LocalCap, l.capAt = v.cap(), v
@@ -118,6 +120,7 @@ func (l *limitDecl) read(o *object, named bool) {
 	if l.ok {
 		l.warnWait(shapeAt)
 		l.warnNoWait(l.delayAt)
+		l.checkLease()
 	}
 }
 

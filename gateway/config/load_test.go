@@ -188,7 +188,7 @@ func TestGoodFilesLoad(t *testing.T) {
 	equal("digits", keys.Keys[1], Key{ID: "42", SHA256: sha256Of(strings.Repeat("1234567890", 6) + "1234")})
 	equal("limits", c.Limits[3], &Limit{
 		Name: "account", Per: []Dimension{{Kind: PerHeader, Header: "X-Account-Id"}, {Kind: PerRoute}},
-		Algorithm: "fixed_window", Rate: Rate{90, 30 * day},
+		Algorithm: "fixed_window", Rate: Rate{90, 30 * day}, Lease: &Lease{TTL: time.Second},
 	})
 	equal("a log", c.Limits[1], &Limit{
 		Name: "login-try", Per: []Dimension{{Kind: PerIP}},

@@ -352,6 +352,16 @@ func (l *Limit) node(withName bool) *yaml.Node {
 		}
 		m.node("candidate", n.n)
 	}
+	if c := l.Lease; c != nil {
+		n := newMapping(true)
+		if c.Size == 0 {
+			n.text("size", "auto")
+		} else {
+			n.number("size", c.Size)
+		}
+		n.duration("ttl", c.TTL)
+		m.node("lease", n.n)
+	}
 	m.rate("local_cap", l.LocalCap)
 	return m.n
 }

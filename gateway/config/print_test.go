@@ -58,7 +58,7 @@ func TestPrintShowsNoSecret(t *testing.T) {
 	}
 	for _, want := range []string{
 		`password: '********'`, "- edge-ip # per instance: N instances together admit N times 600/minute",
-		"{id: k-7f3a, user: priya123, tenant: acme, plan: free, expires: 2077-06-30}", "burst: 100", "timezone: UTC, week_start: sunday", "anchor: first_request", "queue: 100, max_delay: 2s", "usage_path: /usage", "auth: required",
+		"{id: k-7f3a, user: priya123, tenant: acme, plan: free, expires: 2077-06-30}", "burst: 100", "timezone: UTC, week_start: sunday", "anchor: first_request", "queue: 100, max_delay: 2s", "usage_path: /usage", "auth: required", "lease: {size: 20, ttl: 500ms}", "lease: {size: auto, ttl: 1s}",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%q is not printed:\n%s", want, got)
@@ -134,6 +134,7 @@ func TestDescribe(t *testing.T) {
 		{"plans.yaml", "week_start: sunday", "week_start: monday", []string{"plan pro: per-week: fixed_window 40000/week of the calendar in UTC from sunday → fixed_window 40000/week of the calendar in UTC from monday (starts anew)"}, nil},
 		{"plans.yaml", "limit: 6000/minute", "limit: 6000/hour", []string{"plan pro: per-minute: sliding_window_counter 6000/minute → sliding_window_counter 6000/hour (starts anew)"}, nil},
 		{"plans.yaml", "candidate: {limit: 200/second}", "candidate: {burst: 40}", []string{"plan pro: at-once candidate: 200/second burst 200 → 100/second burst 40"}, nil},
+		{"routes.yaml", "lease: {size: 20, ttl: 500ms}", "lease: {ttl: 2s}", []string{"limit dependency lease: 20 for 500ms → auto for 2s"}, nil},
 		{"plans.yaml", ", mode: shadow", "", []string{"plan pro: per-week mode: shadow → enforce"}, nil},
 		{"routes.yaml", "queue: 100, max_delay: 2s", "queue: 50", []string{"limit geo queue: 100 → 50", "limit geo max_delay: 2s → none"}, nil},
 		{"routes.yaml", "count_rejected: true", "count_rejected: false", []string{"limit login-try count_rejected: true → false"}, nil},

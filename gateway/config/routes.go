@@ -20,28 +20,30 @@ type ref struct {
 // were reported; what was named keeps its name, so that a mistake in one place
 // makes no second one elsewhere.
 type routesFile struct {
-	root      value
-	listen    Listen
-	sockets   []value // public addresses that are unix sockets
-	adminAt   value   // listen.admin, or the root
-	admin     Admin
-	hasToken  bool // a token was named, even if it could not be read
-	shutdown  time.Duration
-	drain     time.Duration
-	clientIP  ClientIP
-	trusted   bool // trusted_proxies is not empty
-	store     Store
-	auth      authSection
-	limits    map[string]*limitDecl
-	order     []*limitDecl // limits in file order
-	edge      []ref
-	upstreams map[string]*Upstream // nil values were wrong
-	pools     []*Upstream          // upstreams in file order
-	routes    []*routeDecl
-	usesKnown bool // every place was read that can name a limit
-	headers   ClientHeaders
-	usage     string // usage_path; empty: none
-	usageAt   value
+	root     value
+	listen   Listen
+	sockets  []value // public addresses that are unix sockets
+	adminAt  value   // listen.admin, or the root
+	admin    Admin
+	hasToken bool // a token was named, even if it could not be read
+	shutdown time.Duration
+	drain    time.Duration
+	clientIP ClientIP
+	trusted  bool // trusted_proxies is not empty
+	store    Store
+	// redisGiven: store.redis is there, even if it was wrong.
+	redisGiven bool
+	auth       authSection
+	limits     map[string]*limitDecl
+	order      []*limitDecl // limits in file order
+	edge       []ref
+	upstreams  map[string]*Upstream // nil values were wrong
+	pools      []*Upstream          // upstreams in file order
+	routes     []*routeDecl
+	usesKnown  bool // every place was read that can name a limit
+	headers    ClientHeaders
+	usage      string // usage_path; empty: none
+	usageAt    value
 }
 
 const wantedRoutes = "the fields listen, upstreams and routes"
@@ -59,7 +61,7 @@ func readRoutes(root value) *routesFile {
 	f.shutdown = o.duration("shutdown_timeout", 30*time.Second, 0, day)
 	f.drain = o.duration("drain_delay", 0, 0, day)
 	f.readClientIP(o)
-	f.store = readStore(o)
+	f.store, f.redisGiven = readStore(o)
 	f.auth = readAuth(o)
 	f.readLimits(o)
 	edgeKnown := !o.has("edge")
@@ -396,16 +398,16 @@ func isToken(s string) bool {
 	return s != "" && len(s) <= maxName
 }
 
-// readStore reads store.
-func readStore(top *object) Store {
-	s := Store{MemoryMaxKeys: 1_000_000}
+// readStore reads store, and says whether there is a redis, right or wrong.
+func readStore(top *object) (s Store, redisGiven bool) {
+	s = Store{MemoryMaxKeys: 1_000_000}
 	v, ok := top.get("store", "memory or redis")
 	if !ok {
-		return s
+		return s, false
 	}
 	o, ok := v.object("memory or redis")
 	if !ok {
-		return s
+		return s, false
 	}
 	if v, ok := o.get("memory", "max_keys"); ok {
 		if m, ok := v.object("max_keys"); ok {
@@ -421,7 +423,7 @@ func readStore(top *object) Store {
 		s.Redis = readRedis(v)
 	}
 	o.done()
-	return s
+	return s, o.has("redis")
 }
 
 // readClientHeaders reads client_headers.

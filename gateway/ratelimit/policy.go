@@ -67,6 +67,9 @@ type Policy struct {
 	// caller and instance. Policies of one plan may share one; nil means this
 	// policy's own share, Quota / live instances.
 	LocalCap *Policy
+	// Lease lets instances take budget in advance. There is none with a leaky
+	// bucket, with CountRejected and for a candidate.
+	Lease Lease
 
 	key string // see Key
 	// num/den is the refill of a bucket in units per microsecond, reduced; 0/1
@@ -134,7 +137,7 @@ func NewPolicy(spec Policy) (*Policy, error) {
 		Name: spec.Name, Scope: spec.Scope, Algorithm: spec.Algorithm,
 		Quota: spec.Quota, Window: spec.Window, Burst: spec.Burst,
 		Queue: spec.Queue, MaxDelay: spec.MaxDelay, Calendar: spec.Calendar,
-		CountRejected: spec.CountRejected, Role: spec.Role, LocalCap: spec.LocalCap,
+		CountRejected: spec.CountRejected, Role: spec.Role, LocalCap: spec.LocalCap, Lease: spec.Lease,
 		den: 1, exact: true,
 		share: new(atomic.Pointer[share]),
 	}
@@ -149,6 +152,9 @@ func NewPolicy(spec Policy) (*Policy, error) {
 	}
 	if err := p.setRefill(); err != nil {
 		return nil, fmt.Errorf("make policy %q: %w", spec.Name, err)
+	}
+	if err := p.Lease.check(p); err != nil {
+		return nil, fmt.Errorf("make policy %q: lease: %w", spec.Name, err)
 	}
 
 	seconds := strconv.FormatInt(int64(p.Window/time.Second), 10)
