@@ -23,8 +23,10 @@ type group struct {
 	slot      uint16
 	index     []int // of its charges in those of the request
 	charges   []ratelimit.Charge
+	extra     []int64 // units of each to be charged in advance; nil for none at all
 	decisions []ratelimit.Decision
 	receipts  []int64
+	blocks    []ratelimit.Block // what came of extra
 	err       error
 }
 
@@ -62,14 +64,28 @@ func (s *Store) group(charges []ratelimit.Charge) (groups []*group) {
 
 // takeSlots decides charges of several slots, in one script call each, sent at
 // the same time. Where one denies or fails, what the others charged is given
-// back.
-func (s *Store) takeSlots(ctx context.Context, charges []ratelimit.Charge, dst []ratelimit.Decision) ([]ratelimit.Decision, error) {
+// back, but for what they charged in advance: that is in the blocks, whatever
+// becomes of this request.
+func (s *Store) takeSlots(ctx context.Context, charges []ratelimit.Charge, extra []int64, dst []ratelimit.Decision, blocks []ratelimit.Block) ([]ratelimit.Decision, []ratelimit.Block, error) {
 	groups := s.group(charges)
 	var wg sync.WaitGroup
 	for _, g := range groups {
-		wg.Go(func() { g.decisions, g.receipts, g.err = s.ask(ctx, g.charges, nil, true) })
+		g.lends(extra)
+		wg.Go(func() {
+			g.decisions, g.receipts, g.err = s.ask(ctx, g.charges, g.extra, nil, true)
+			g.lent()
+		})
 	}
 	wg.Wait()
+	if extra != nil {
+		blocks = append(blocks, make([]ratelimit.Block, len(charges))...)
+		lent := blocks[len(blocks)-len(charges):]
+		for _, g := range groups {
+			for i := range g.blocks {
+				lent[g.index[i]] = g.blocks[i]
+			}
+		}
+	}
 
 	denied := 0 // of those that are enforced
 	var failed error
@@ -83,7 +99,7 @@ func (s *Store) takeSlots(ctx context.Context, charges []ratelimit.Charge, dst [
 		s.undo(ctx, groups, denied, failed != nil)
 	}
 	if failed != nil {
-		return dst, failed
+		return dst, blocks, failed
 	}
 	dst = append(dst, make([]ratelimit.Decision, len(charges))...)
 	for _, g := range groups {
@@ -91,7 +107,7 @@ func (s *Store) takeSlots(ctx context.Context, charges []ratelimit.Charge, dst [
 			dst[at] = g.decisions[i]
 		}
 	}
-	return dst, nil
+	return dst, blocks, nil
 }
 
 // denials counts the decisions that are enforced and denied.

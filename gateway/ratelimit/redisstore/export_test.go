@@ -27,7 +27,7 @@ func Slot(key string) uint16 { return slot(key) }
 // TakeForRefund takes with receipts, and returns what gives back all that it
 // charged.
 func (s *Store) TakeForRefund(ctx context.Context, charges []ratelimit.Charge) ([]ratelimit.Decision, func() error, error) {
-	ds, receipts, err := s.ask(ctx, charges, nil, true)
+	ds, receipts, err := s.ask(ctx, charges, nil, nil, true)
 	if err != nil {
 		return nil, nil, err
 	}

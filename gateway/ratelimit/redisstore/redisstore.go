@@ -191,32 +191,39 @@ func notPrefix(r rune) bool {
 func (s *Store) Take(ctx context.Context, charges []ratelimit.Charge, dst []ratelimit.Decision) ([]ratelimit.Decision, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.timeout)
 	defer cancel()
-	return s.take(ctx, charges, dst)
-}
-
-func (s *Store) take(ctx context.Context, charges []ratelimit.Charge, dst []ratelimit.Decision) ([]ratelimit.Decision, error) {
-	dst = dst[:0]
-	if len(charges) == 0 {
-		return dst, nil
-	}
-	if err := check(charges); err != nil {
-		return dst, fmt.Errorf("take from redis: %w", err)
-	}
-	if s.cluster != nil && !s.oneSlot(charges) {
-		return s.takeSlots(ctx, charges, dst)
-	}
-	dst, _, err := s.ask(ctx, charges, dst, false)
+	dst, _, err := s.take(ctx, charges, nil, dst, nil)
 	return dst, err
 }
 
+// take is Take, and [Store.Lend] where extra is not nil.
+func (s *Store) take(ctx context.Context, charges []ratelimit.Charge, extra []int64, dst []ratelimit.Decision, blocks []ratelimit.Block) ([]ratelimit.Decision, []ratelimit.Block, error) {
+	dst = dst[:0]
+	if len(charges) == 0 {
+		return dst, blocks, nil
+	}
+	if err := check(charges); err != nil {
+		return dst, blocks, fmt.Errorf("take from redis: %w", err)
+	}
+	if s.cluster != nil && !s.oneSlot(charges) {
+		return s.takeSlots(ctx, charges, extra, dst, blocks)
+	}
+	dst, receipts, err := s.ask(ctx, charges, extra, dst, extra != nil)
+	if err == nil && extra != nil {
+		blocks = appendBlocks(blocks, charges, receipts)
+	}
+	return dst, blocks, err
+}
+
 // ask decides charges in one script call. With receipts it also returns what a
-// refund has to know of each, two numbers a charge.
-func (s *Store) ask(ctx context.Context, charges []ratelimit.Charge, dst []ratelimit.Decision, receipts bool) ([]ratelimit.Decision, []int64, error) {
-	reply, err := s.call(ctx, charges, 0, receipts)
+// refund has to know of each, two numbers a charge; with extra, the units that
+// are to be charged in advance, behind those what came of that, two numbers a
+// charge.
+func (s *Store) ask(ctx context.Context, charges []ratelimit.Charge, extra []int64, dst []ratelimit.Decision, receipts bool) ([]ratelimit.Decision, []int64, error) {
+	reply, err := s.call(ctx, charges, extra, 0, receipts)
 	if clock := clockError(err); clock != nil {
 		// Nothing was charged. The server has told its time, so this is all there
 		// is to know to lay the windows around it.
-		reply, err = s.call(ctx, charges, clock.Now, receipts)
+		reply, err = s.call(ctx, charges, extra, clock.Now, receipts)
 		if again := clockError(err); again != nil {
 			err = again
 		}
@@ -225,11 +232,14 @@ func (s *Store) ask(ctx context.Context, charges []ratelimit.Charge, dst []ratel
 		return dst, nil, s.explain(err, charges)
 	}
 	n := perCharge * len(charges)
-	if want := n + receiptsOf(charges, receipts); len(reply) != want {
+	if want := n + receiptsOf(charges, receipts) + loansOf(extra); len(reply) != want {
 		return dst, nil, fmt.Errorf("take from redis: %w: %d numbers for %d charges", errReply, len(reply), len(charges))
 	}
 	base := len(dst)
 	dst, err = appendDecisions(dst, charges, reply[:n])
+	if err == nil {
+		err = checkLoans(extra, reply[n:])
+	}
 	if err != nil {
 		return dst[:base], nil, fmt.Errorf("take from redis: %w", err)
 	}
@@ -244,9 +254,9 @@ func receiptsOf(charges []ratelimit.Charge, receipts bool) int {
 }
 
 // call sends one script call and returns its reply.
-func (s *Store) call(ctx context.Context, charges []ratelimit.Charge, now int64, receipts bool) ([]int64, error) {
+func (s *Store) call(ctx context.Context, charges []ratelimit.Charge, extra []int64, now int64, receipts bool) ([]int64, error) {
 	c := calls.Get().(*call)
-	if err := c.build(s, charges, now, receipts); err != nil {
+	if err := c.build(s, charges, extra, now, receipts); err != nil {
 		return nil, err
 	}
 	reply, err := s.run(ctx, c)
@@ -265,7 +275,7 @@ func (s *Store) Probe(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	var dst [1]ratelimit.Decision
-	_, err := s.take(ctx, s.probe, dst[:])
+	_, _, err := s.take(ctx, s.probe, nil, dst[:], nil)
 	return err
 }
 

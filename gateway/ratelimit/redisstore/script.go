@@ -116,9 +116,11 @@ const (
 	flagCandidate     = 4
 	flagTwin          = 8
 	flagReceipt       = 16
+	flagLend          = 32 // once for each unit in advance
 
 	perCharge  = 4 // integers of the reply of take for one charge
 	perReceipt = 2 // and those of its receipt
+	perLoan    = 2 // and those of what it was charged in advance
 )
 
 // A call is one EVALSHA with all that it refers to. What is passed in interfaces
@@ -163,8 +165,9 @@ func check(charges []ratelimit.Charge) error {
 // build fills c with the call that decides charges. now, if not 0, is the time
 // by which the windows of calendars are laid, µs since the epoch, instead of
 // those that the charges bring along. With receipts, the reply says what a
-// refund has to know.
-func (c *call) build(s *Store, charges []ratelimit.Charge, now int64, receipts bool) error {
+// refund has to know. extra, if not nil, is how many units of each charge are to
+// be charged in advance.
+func (c *call) build(s *Store, charges []ratelimit.Charge, extra []int64, now int64, receipts bool) error {
 	c.args = append(c.args[:0], nil, nil, count(len(charges)))
 	c.numbers.b = c.numbers.b[:0]
 	var set algorithms
@@ -175,6 +178,9 @@ func (c *call) build(s *Store, charges []ratelimit.Charge, now int64, receipts b
 		flags := flagsOf(charges, i)
 		if receipts {
 			flags += flagReceipt
+		}
+		if extra != nil {
+			flags += flagLend * extra[i]
 		}
 		earlier := sharing(charges, i)
 		if earlier > 0 && !samePolicy(p, charges[earlier-1].Policy) {

@@ -12,6 +12,9 @@
 --                        8  the charge before this candidate is that limit, its
 --                           live twin
 --                       16  its reply is to have a receipt for a refund
+--                       32  once for each unit that is to be charged in advance
+--                           as well: when the request is admitted, as many of
+--                           them as are free
 --            earlier    0, or the number of the last charge before it on the same
 --                       bucket, and so of the same policy
 --            cost       units, >= 0; 0 looks, is allowed and charges nothing
@@ -22,7 +25,10 @@
 --          reset µs, and a wait in µs. That is for an allowed charge of an
 --          admitted request how long it has to wait for its drip, and for any
 --          other its retry_after, -1 for never. Behind those of all charges: two
---          for each receipt, what the head of the algorithm's file says.
+--          for each receipt, what the head of the algorithm's file says. Behind
+--          those, if there is a flag of 32 or more, two for each charge: units that
+--          were charged in advance, and the µs until the window ends to which they
+--          were charged, 0 where that is none.
 -- error    CORRUPT i: the key of charge i holds what we never wrote.
 --          CLOCK now: the windows of a calendar that were sent lie elsewhere.
 --          Any other is the server's own.
@@ -54,7 +60,7 @@
 -- the others only where something is out of the ordinary, is what makes the
 -- ordinary decision cheap.
 local n = #KEYS
-local charges, denials, receipts = {0, 0}, 0, false
+local charges, denials, receipts, lends = {0, 0}, 0, false, false
 
 -- has tells whether flag is among those of a charge.
 local function has(charge, flag)
@@ -122,7 +128,7 @@ for i = 1, n do
 	charges[i] = charge
 	if flags > 0 or cost == 0 or earlier > 0 then
 		charge.flags, charge.cost = flags, cost
-		receipts = receipts or flags >= 16
+		receipts, lends = receipts or flags >= 16, lends or flags >= 32
 	end
 	if cost > 0 then
 		local parts = cost * charge.den
@@ -151,6 +157,11 @@ for i = 1, n do
 	local after = charge.after
 	local free = charge.most - after
 	if free < 0 then free = 0 end -- the plan was lowered
+	if lends and denials == 0 and allowed == 1 and (charge.flags or 0) >= 32 and not charge.covered and not charge.earlier then
+		charge.lent = math.min(math.floor(charge.flags / 32), (free - free % den) / den)
+		after, free = after + charge.lent * den, free - charge.lent * den
+		charge.after = after
+	end
 	local remaining, reset = (free - free % den) / den, 0
 	if (remaining + 1) * den <= (charge.quota or charge.most) or charge.resets then
 		reset = algorithm.wait(charge, after, remaining + 1)
@@ -169,5 +180,15 @@ for i = 1, receipts and n or 0 do
 		reply[r + 1], reply[r + 2] = charges[i].algorithm.receipt(charges[i])
 		r = r + 2
 	end
+end
+for i = 1, lends and n or 0 do
+	local charge, lasts = charges[i], 0
+	if charge.ends then
+		lasts = charge.ends - now
+	elseif charge.begins then
+		lasts = charge.begins + charge.window - now
+	end
+	reply[r + 1], reply[r + 2] = charge.lent or 0, lasts
+	r = r + 2
 end
 return reply
