@@ -424,3 +424,59 @@ func TestPlanChangeOfInstances(t *testing.T) {
 	p.wantSpend("priya123", 3, 1)
 	p.g.decidedByItsStore()
 }
+
+// Whoever has tokens for two plans, and asks with one and the other in turn, has
+// what the larger plan grants and no more: a request that the smaller one denies,
+// denies and charges, or admits, forgets nothing of what was spent.
+func TestTogglingPlansGivesNoSecondBudget(t *testing.T) {
+	t.Parallel() // it mostly waits
+	const large = 12
+	both := func(shape string) [2]string { return [2]string{fmt.Sprintf(shape, large), fmt.Sprintf(shape, 4)} }
+	limits := map[string][2]string{ // of the larger plan and of the smaller one
+		"fixed":           both("algorithm: fixed_window, limit: %d/day"),
+		"log":             both("algorithm: sliding_window_log, limit: %d/day"),
+		"counter":         both("algorithm: sliding_window_counter, limit: %d/day"),
+		"bucket":          both("algorithm: token_bucket, limit: %d/day"),
+		"rejected":        both("algorithm: fixed_window, limit: %d/day, count_rejected: true"),
+		"rejected-log":    both("algorithm: sliding_window_log, limit: %d/day, count_rejected: true"),
+		"rejected-bucket": both("algorithm: token_bucket, limit: %d/day, count_rejected: true"),
+		// The smaller one has a unit again each second, and so admits meanwhile.
+		"refilled": {"algorithm: token_bucket, limit: 24/day, burst: 12", "algorithm: token_bucket, limit: 86400/day, burst: 4"},
+	}
+	p := newPlanTable(t)
+	plans := "default_plan: none\nplans:\n  none: {limits: []}\n"
+	for _, name := range slices.Sorted(maps.Keys(limits)) {
+		for i, size := range []string{"large", "small"} {
+			plans += "  " + size + "-" + name + ": {limits: [{name: l, " + limits[name][i] + "}]}\n"
+		}
+	}
+	p.inForce(plans)
+	for name := range limits {
+		t.Run(name, func(t *testing.T) {
+			token := func(size string) string {
+				return "Bearer " + p.token("user-"+name, func(c jwt.MapClaims) { c["plan"] = size + "-" + name })
+			}
+			largest, smallest := token("large"), token("small")
+			ask := func(token string) answer { return send(t, "GET", p.g.url+"/api/weather", nil, "Authorization", token) }
+			for i := range large {
+				if a := ask(largest); a.status != 200 {
+					t.Fatalf("request %d of %d: %d %s", i+1, large, a.status, a.body)
+				}
+			}
+			for range 2 {
+				a := ask(smallest)
+				wait := waitOf(t, a)
+				if name == "refilled" {
+					time.Sleep(time.Duration(wait) * time.Second) // only a later request is admitted
+					if a = ask(smallest); a.status != 200 {
+						t.Errorf("the smaller plan after Retry-After %d: %d %s", wait, a.status, a.body)
+					}
+				}
+				if a := ask(largest); a.status != 429 || remaining(t, a) != 0 {
+					t.Fatalf("all was spent, then the smaller plan was asked, and the larger one has %d again: %d", remaining(t, a), a.status)
+				}
+			}
+		})
+	}
+	p.g.decidedByItsStore()
+}
