@@ -17,6 +17,10 @@ const maxRefunds = 256
 // errManyRefunds says that a refund was not tried.
 var errManyRefunds = errors.New("too many refunds are under way")
 
+// errPart says that a request failed on one slot of a cluster, and that others
+// may have charged it: what they were to give back may be lost, or may be drips.
+var errPart = errors.New("other slots were asked as well")
+
 // A group is the charges of a request that live in one hash slot, and what came
 // of them.
 type group struct {
@@ -99,6 +103,9 @@ func (s *Store) takeSlots(ctx context.Context, charges []ratelimit.Charge, extra
 		s.undo(ctx, groups, denied, failed != nil)
 	}
 	if failed != nil {
+		if slices.ContainsFunc(groups, func(g *group) bool { return g.err == nil || Ambiguous(g.err) }) {
+			failed = fmt.Errorf("%w (%w)", failed, errPart)
+		}
 		return dst, blocks, failed
 	}
 	dst = append(dst, make([]ratelimit.Decision, len(charges))...)

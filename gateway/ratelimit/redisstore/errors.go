@@ -57,6 +57,39 @@ var errValue = errors.New("the key holds what the limiter did not write")
 // server. Both are of kind "corrupt".
 func KeyFault(err error) bool { return errors.Is(err, errValue) }
 
+// refusals are the kinds of the errors that a server answers before it runs
+// anything, and of those that our scripts answer before they write anything.
+var refusals = map[string]bool{
+	KindReadOnly: true, KindOOM: true, KindLoading: true, KindMoved: true, KindClusterDown: true,
+	KindAuth: true, KindNoPerm: true, KindBusy: true, KindMisconf: true, KindNoScript: true, KindCorrupt: true,
+}
+
+// Ambiguous reports whether a call that ended with err, an error of [Store], may
+// have charged all the same: its answer did not come in time, the connection
+// broke off, or something happened that this package does not know. It is false
+// where nothing can have been charged: no connection was made or free, the
+// password cannot be read, or the server or the script said that it refuses.
+func Ambiguous(err error) bool {
+	if err == nil {
+		return false
+	}
+	switch {
+	case errors.Is(err, errPart), errors.Is(err, errReply):
+		return true
+	case errors.Is(err, errValue), errors.Is(err, errCredentials), isClock(err),
+		errors.Is(err, redis.ErrPoolTimeout), errors.Is(err, redis.ErrPoolExhausted):
+		return false
+	}
+	if e, ok := errors.AsType[redis.Error](err); ok {
+		return !refusals[replyKind(e.Error())] // among them redis.Nil, which our scripts never answer
+	}
+	// What is being dialled has been sent nothing, also where the dial timed out.
+	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
+		return false
+	}
+	return Kind(err) != KindRefused
+}
+
 // errCredentials is a password file that cannot be read.
 var errCredentials = errors.New("no credentials")
 

@@ -21,6 +21,14 @@ import (
 	"bouncer/internal/redistest"
 )
 
+// ambiguous are the kinds after which nobody knows whether something was charged.
+// Corrupt is one of them where the reply is, see TestForeignValuesAreCorrupt for
+// a value.
+var ambiguous = map[string]bool{
+	redisstore.KindTimeout: true, redisstore.KindLost: true, redisstore.KindCorrupt: true,
+	redisstore.KindClosed: true, redisstore.KindCanceled: true, redisstore.KindOther: true,
+}
+
 // TestKinds brings about every kind of error: on real servers, and on a fake
 // one where a real server cannot be brought to it at will.
 func TestKinds(t *testing.T) {
@@ -34,6 +42,9 @@ func TestKinds(t *testing.T) {
 			}
 			if got := redisstore.Kind(fmt.Errorf("wrapped: %w", err)); got != kind {
 				t.Errorf("wrapped: kind %q, want %q", got, kind)
+			}
+			if got := redisstore.Ambiguous(fmt.Errorf("wrapped: %w", err)); got != ambiguous[kind] {
+				t.Errorf("ambiguous: %t, want %t: %v", got, ambiguous[kind], err)
 			}
 			seen[kind] = true
 			t.Log(err)
@@ -227,6 +238,9 @@ func TestKinds(t *testing.T) {
 	}
 	if got := redisstore.Kind(nil); got != "" {
 		t.Errorf("Kind(nil) = %q", got)
+	}
+	if redisstore.Ambiguous(nil) || !redisstore.Ambiguous(errors.New("x")) {
+		t.Error("want no error to be plain, and that of a stranger to be ambiguous")
 	}
 	if got := redisstore.Kind(errors.New("x")); got != redisstore.KindOther {
 		t.Errorf("Kind of a stranger = %q", got)

@@ -54,10 +54,16 @@ type scripts struct {
 	prelude string
 	take    [1 << ratelimit.LeakyBucket]atomic.Pointer[script]
 	refund  *script
+	settle  *script
 }
 
 func newScripts(prelude string) *scripts {
-	return &scripts{prelude: prelude, refund: newScript(prelude, lua("pen"), lua("numbers"), lua("refund"))}
+	return &scripts{
+		prelude: prelude,
+		refund:  newScript(prelude, lua("pen"), lua("numbers"), lua("refund")),
+		settle: newScript(prelude, lua("pen"), lua("numbers"), lua("token_bucket"), lua("fixed_window"),
+			lua("sliding_window_log"), lua("sliding_window_counter"), lua("leaky_bucket"), lua("settle")),
+	}
 }
 
 // taking returns the script that decides charges of the algorithms.
