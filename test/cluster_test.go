@@ -541,5 +541,8 @@ limits:
 	if n := u.count(); n != 1 {
 		t.Errorf("%d requests reached the upstream, want 1", n)
 	}
+	if n := g.sum("gateway_store_errors_total"); n != 0 {
+		t.Errorf("%v errors of a store that was there all the time", n)
+	}
 	g.decidedByItsStore()
 }
