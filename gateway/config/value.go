@@ -49,7 +49,7 @@ func (v value) warnf(format string, args ...any) {
 func (v value) keyErrorf(format string, args ...any) { v.atKey().errorf(format, args...) }
 
 // keyWarnf reports a danger at the name of the field.
-func (v value) keyWarnf(format string, args ...any) { v.atKey().warnf(format, args...) }
+func (v value) keyWarnf(message string) { v.atKey().warnf("%s", message) }
 
 // atKey moves v to the name of the field.
 func (v value) atKey() value {
