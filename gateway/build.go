@@ -324,11 +324,11 @@ func labels(cfg *config.Config) telemetry.Labels {
 	for _, e := range cfg.Edge {
 		addLimit(&l, telemetry.Unmatched, "", e)
 		if cfg.UsagePath != "" {
-			addLimit(&l, usageRoute, "", e)
+			addLimit(&l, UsageRoute, "", e)
 		}
 	}
 	if cfg.UsagePath != "" {
-		l.Routes = append(l.Routes, usageRoute)
+		l.Routes = append(l.Routes, UsageRoute)
 	}
 	for _, u := range cfg.Upstreams {
 		for _, t := range u.Targets {

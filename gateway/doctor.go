@@ -57,7 +57,7 @@ func Examine(ctx context.Context, cfg *config.Config) []Finding {
 	var e examination
 	e.certificates(cfg)
 	e.keys(cfg)
-	e.store(ctx, cfg.Store.Redis)
+	e.store(ctx, cfg)
 	e.upstreams(ctx, cfg)
 	return e.found
 }
@@ -68,8 +68,9 @@ func (e *examination) add(level Level, part, what, hint string) {
 	e.found = append(e.found, Finding{level, part, what, hint})
 }
 
-func (e *examination) store(ctx context.Context, c *config.Redis) {
+func (e *examination) store(ctx context.Context, cfg *config.Config) {
 	const part = "store"
+	c := cfg.Store.Redis
 	if c == nil {
 		e.add(LevelWarn, part, "limits are counted in the memory of each instance; a restart forgets them",
 			"right for one instance; set store.redis for more")
@@ -77,20 +78,9 @@ func (e *examination) store(ctx context.Context, c *config.Redis) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, examineFor)
 	defer cancel()
-	tlsConfig, err := clientTLS(c.TLS)
+	store, err := OpenStore(cfg)
 	if err != nil {
-		e.add(LevelFail, part, "store.redis.tls: "+err.Error(), "see that the files are there and hold PEM")
-		return
-	}
-	client, err := redisClient(c, tlsConfig)
-	if err != nil {
-		e.add(LevelFail, part, "store.redis: "+err.Error(), "")
-		return
-	}
-	store, err := redisstore.New(client, redisstore.Options{KeyPrefix: c.KeyPrefix, Timeout: c.Timeout})
-	if err != nil {
-		_ = client.Close()
-		e.add(LevelFail, part, "store.redis: "+err.Error(), "")
+		e.add(LevelFail, part, err.Error(), "see that the files it names are there and hold PEM")
 		return
 	}
 	defer store.Close() //nolint:errcheck // it was only asked

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -14,6 +15,7 @@ import (
 	"bouncer/gateway/proxy"
 	"bouncer/gateway/ratelimit"
 	"bouncer/gateway/ratelimit/memory"
+	"bouncer/gateway/ratelimit/redisstore"
 	"bouncer/gateway/scope"
 	"bouncer/gateway/telemetry"
 	"bouncer/gateway/topk"
@@ -173,4 +175,36 @@ func (r recording) Take(ctx context.Context, cs []ratelimit.Charge, dst []rateli
 		*r.into = append(*r.into, Asked{cs[i], ds[i]})
 	}
 	return ds, err
+}
+
+// OpenStore opens the store that cfg names, for looking at it. It connects to
+// nothing yet. An error says what cannot be used, or that there is only memory.
+func OpenStore(cfg *config.Config) (*redisstore.Store, error) {
+	c := cfg.Store.Redis
+	if c == nil {
+		return nil, errors.New("the configuration has no store.redis: limits are counted in the memory of each instance")
+	}
+	tlsConfig, err := clientTLS(c.TLS)
+	if err != nil {
+		return nil, fmt.Errorf("store.redis.tls: %w", err)
+	}
+	client, err := redisClient(c, tlsConfig)
+	if err != nil {
+		return nil, fmt.Errorf("store.redis: %w", err)
+	}
+	store, err := redisstore.New(client, redisstore.Options{KeyPrefix: c.KeyPrefix, Timeout: c.Timeout})
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("store.redis: %w", err), client.Close())
+	}
+	return store, nil
+}
+
+// Matches reports whether a route by itself would take r.
+func Matches(c *config.Route, r *http.Request) bool {
+	var rs router
+	if err := rs.add(c.Host, c.Path, &route{name: c.Name, methods: c.Methods}); err != nil {
+		return false
+	}
+	rt, _ := rs.match(r)
+	return rt != nil
 }

@@ -12,9 +12,9 @@ import (
 	"bouncer/gateway/scope"
 )
 
-// usageRoute is the name of the route at usage_path in logs and metrics. The
+// UsageRoute is the name of the route at usage_path in logs and metrics. The
 // configuration's own names have no colon.
-const usageRoute = "gateway:usage"
+const UsageRoute = "gateway:usage"
 
 // usage answers a caller's own limits, free of charge: what each grants, what
 // is used, what is left, and when more is. It speaks of nobody else: every
@@ -52,7 +52,7 @@ type usageLimit struct {
 // an identity may ask, and where there is a plan for strangers they may too.
 func makeUsageRoute(cfg *config.Config, s *snapshot, storeFor stores) *route {
 	rt := &route{
-		name: usageRoute, methods: []string{http.MethodGet}, auth: config.AuthNone,
+		name: UsageRoute, methods: []string{http.MethodGet}, auth: config.AuthNone,
 		store: storeFor(config.FailLocalCap), usage: true,
 	}
 	if s.auth != nil {
