@@ -1,0 +1,236 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"bouncer/internal/redistest"
+)
+
+// A cluster is a Redis Cluster of three masters, and a client of each to torment
+// it with.
+type cluster struct {
+	*redistest.Cluster
+	x     *experiment
+	nodes []*server
+	ids   []string
+}
+
+const masters = 3
+
+func (x *experiment) cluster(c *redistest.Cluster) *cluster {
+	out := &cluster{Cluster: c, x: x}
+	for _, node := range c.Nodes {
+		s := &server{Server: node, x: x, rdb: node.Client(x)}
+		id, err := s.rdb.Do(x.ctx, "CLUSTER", "MYID").Text()
+		x.must(err, "ask a node for its id")
+		out.nodes, out.ids = append(out.nodes, s), append(out.ids, id)
+	}
+	return out
+}
+
+func (c *cluster) fault(inject, heal func()) fault {
+	var urls, ports []string
+	for _, s := range c.Nodes {
+		urls = append(urls, strconv.Quote("redis://"+s.Addr()))
+		ports = append(ports, port(s.Addr()))
+	}
+	return fault{
+		store: "store: {redis: {urls: [" + strings.Join(urls, ", ") + "]}}", ports: ports,
+		inject: inject, heal: heal,
+	}
+}
+
+// slots are those of all callers of a row.
+func (c *cluster) slots() (out []int) {
+	seen := map[int]bool{}
+	for _, user := range []string{hot, "capped-0", "capped-1", "closed-0", "closed-1", "open-0", "open-1"} {
+		slot, err := c.nodes[0].rdb.ClusterKeySlot(c.x.ctx, "rl:v1:{user:"+user+"}:").Result()
+		c.x.must(err, "ask for a slot")
+		if !seen[int(slot)] {
+			seen[int(slot)] = true
+			out = append(out, int(slot))
+		}
+	}
+	return out
+}
+
+// owner returns which node has a slot, as node 0 sees it.
+func (c *cluster) owner(slot int) (int, error) {
+	//lint:ignore SA1019 Redis 6.2, the oldest one we serve, has no CLUSTER SHARDS
+	ranges, err := c.nodes[0].rdb.ClusterSlots(c.x.ctx).Result() //nolint:staticcheck // as above
+	if err != nil {
+		return 0, err
+	}
+	for _, r := range ranges {
+		if slot < r.Start || slot > r.End {
+			continue
+		}
+		for i, node := range c.nodes {
+			if r.Nodes[0].Addr == node.Addr() {
+				return i, nil
+			}
+		}
+	}
+	return 0, fmt.Errorf("nobody has slot %d", slot)
+}
+
+// begin announces that a slot moves to the next node and moves its keys. Whoever
+// asks the old node for them is told ASK from then on.
+func (c *cluster) begin(slot int) (from, to int, err error) {
+	if from, err = c.owner(slot); err != nil {
+		return 0, 0, err
+	}
+	to = (from + 1) % len(c.nodes)
+	ctx := c.x.ctx
+	if err := errors.Join(
+		c.nodes[to].rdb.Do(ctx, "CLUSTER", "SETSLOT", slot, "IMPORTING", c.ids[from]).Err(),
+		c.nodes[from].rdb.Do(ctx, "CLUSTER", "SETSLOT", slot, "MIGRATING", c.ids[to]).Err(),
+	); err != nil {
+		return from, to, err
+	}
+	keys, err := c.nodes[from].rdb.ClusterGetKeysInSlot(ctx, slot, 1000).Result()
+	if err != nil {
+		return from, to, err
+	}
+	for _, k := range keys {
+		if err := c.nodes[from].rdb.Migrate(ctx, "127.0.0.1", port(c.nodes[to].Addr()), k, 0, 5*time.Second).Err(); err != nil && !errors.Is(err, redis.Nil) {
+			return from, to, err
+		}
+	}
+	return from, to, nil
+}
+
+// finish gives a slot that has moved to its new node. Whoever asks the old one is
+// told MOVED.
+func (c *cluster) finish(slot, to int) error {
+	// The new owner first: until it knows, it would send clients back.
+	errs := []error{c.nodes[to].rdb.Do(c.x.ctx, "CLUSTER", "SETSLOT", slot, "NODE", c.ids[to]).Err()}
+	for i, node := range c.nodes {
+		if i != to {
+			errs = append(errs, node.rdb.Do(c.x.ctx, "CLUSTER", "SETSLOT", slot, "NODE", c.ids[to]).Err())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// well waits until every node calls the cluster well.
+func (c *cluster) well() {
+	for range 400 {
+		n := 0
+		for _, node := range c.nodes {
+			if strings.Contains(node.rdb.ClusterInfo(c.x.ctx).Val(), "cluster_state:ok") {
+				n++
+			}
+		}
+		if n == len(c.nodes) {
+			return
+		}
+		c.x.sleep(25 * time.Millisecond)
+	}
+	c.x.Fatalf("the cluster does not recover")
+}
+
+// quickly has the nodes notice within a second that one of them is gone.
+func (c *cluster) quickly() {
+	for _, node := range c.nodes {
+		node.do("CONFIG", "SET", "cluster-node-timeout", 1000)
+	}
+}
+
+// clusterRows are the faults of a cluster.
+func clusterRows() []row {
+	return []row{
+		{
+			name: "MOVED", what: "cluster: every caller's slot is another node's from one moment to the next",
+			opens: may,
+			start: func(x *experiment) fault {
+				c := x.cluster(redistest.StartCluster(x, masters))
+				return c.fault(func() {
+					for _, slot := range c.slots() {
+						_, to, err := c.begin(slot)
+						x.must(err, "begin to move a slot")
+						x.must(c.finish(slot, to), "move a slot")
+					}
+				}, func() {})
+			},
+		},
+		{
+			name: "ASK", what: "cluster: every caller's keys have moved, the slots have not",
+			opens: may,
+			start: func(x *experiment) fault {
+				c := x.cluster(redistest.StartCluster(x, masters))
+				targets := map[int]int{}
+				return c.fault(func() {
+					for _, slot := range c.slots() {
+						_, to, err := c.begin(slot)
+						x.must(err, "begin to move a slot")
+						targets[slot] = to
+					}
+				}, func() {
+					for slot, to := range targets {
+						x.must(c.finish(slot, to), "move a slot")
+					}
+				})
+			},
+		},
+		{
+			name: "resharding", what: "cluster: the callers' slots move on and on, one every 50 ms",
+			opens: may,
+			start: func(x *experiment) fault {
+				c := x.cluster(redistest.StartCluster(x, masters))
+				slots, n := c.slots(), 0
+				var stop func()
+				return c.fault(func() {
+					stop = x.background(25*time.Millisecond, func() error {
+						slot := slots[n%len(slots)]
+						n++
+						_, to, err := c.begin(slot)
+						if err != nil {
+							return err
+						}
+						time.Sleep(25 * time.Millisecond)
+						return c.finish(slot, to)
+					})
+				}, func() { stop() })
+			},
+		},
+		{
+			name: "CLUSTERDOWN", what: "cluster without replicas that requires full coverage: one node is killed, and restarted empty",
+			opens: must, kinds: []string{"clusterdown"}, forget: 1,
+			start: func(x *experiment) fault {
+				c := x.cluster(redistest.StartCluster(x, masters))
+				c.quickly()
+				for _, node := range c.nodes {
+					node.do("CONFIG", "SET", "cluster-require-full-coverage", "yes")
+				}
+				return c.fault(func() {
+					c.nodes[2].Kill()
+					for !strings.Contains(c.nodes[0].rdb.ClusterInfo(x.ctx).Val(), "cluster_state:fail") {
+						x.sleep(25 * time.Millisecond)
+					}
+				}, func() {
+					c.nodes[2].Restart()
+					c.well()
+				})
+			},
+		},
+		{
+			name: "a node lost", what: "cluster without replicas: one node of three is killed, and restarted empty; callers of the others are not to notice",
+			opens: may, kinds: []string{"refused", "lost", "clusterdown", "moved"}, forget: 1,
+			start: func(x *experiment) fault {
+				c := x.cluster(redistest.StartCluster(x, masters))
+				c.quickly()
+				return c.fault(func() { c.nodes[2].Kill() }, func() {
+					c.nodes[2].Restart()
+					c.well()
+				})
+			},
+		},
+	}
+}
