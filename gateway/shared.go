@@ -96,6 +96,9 @@ func redisClient(c *config.Redis, tlsConfig *tls.Config) (redis.UniversalClient,
 		Username: c.Username, Password: string(c.Password), PasswordFile: c.PasswordFile,
 		TLS: tlsConfig, Timeout: c.Timeout,
 	}
+	if o.PasswordFile != "" {
+		o.Password = "" // it is what the file held at the load; each connection reads what it holds then
+	}
 	if len(c.Addresses) > 0 {
 		return redisstore.NewClusterClient(c.Addresses, o)
 	}
