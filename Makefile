@@ -3,7 +3,7 @@
 # redis-server and Prometheus' promtool, and get them from Debian when they may.
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test hotkey clocks vet staticcheck lint fuzz bench bench-memory bench-decisions bench-keys fmt clean needs
+.PHONY: help build run test hotkey clocks vet staticcheck lint fuzz bench bench-memory bench-decisions bench-keys faults faults-selftest durability fmt clean needs
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 GOBUILD  = CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)'
@@ -12,6 +12,11 @@ GOBUILD  = CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VE
 FUZZTIME ?= 10s
 # Flags for the benchmark program, as in: make bench BENCHFLAGS='-rounds 9 -json'
 BENCHFLAGS ?=
+# Flags for make faults, as in: make faults FAULTFLAGS='-quick -run frozen'
+FAULTFLAGS ?=
+# For make durability: how often Redis dies in each row, and the seed of when.
+ROUNDS ?= 20
+SEED ?= 0
 
 help:
 	@echo 'Bouncer: a reverse proxy that counts. First look:'
@@ -40,6 +45,11 @@ help:
 	@echo '  make bench-memory  what a million addresses cost in memory; writes docs/BENCHMARKS.md'
 	@echo '  make bench-decisions   what a decision costs Redis, by each algorithm; writes docs/BENCHMARKS.md'
 	@echo '  make bench-keys    what a caller costs Redis in memory; writes docs/BENCHMARKS.md'
+	@echo '  make faults        every failure of Redis under load, held against what is promised (some ten minutes);'
+	@echo "                     writes docs/FAILURES.md; FAULTFLAGS='-quick -run frozen' for one row, -list for all names"
+	@echo '  make faults-selftest   the same with a gateway that is broken on purpose: it must be noticed'
+	@echo '  make durability    what a limit is overrun by when Redis dies, by how it keeps its data; writes docs/FAILURES.md'
+	@echo '                     ROUNDS=50 SEED=7 make durability'
 	@echo
 	@echo '  make clean         removes bin/'
 
@@ -108,6 +118,19 @@ bench-decisions:
 bench-keys:
 	@$(GOBUILD) -o bin/keys ./bench/keys
 	@bin/keys -write docs/BENCHMARKS.md $(BENCHFLAGS)
+
+# Each needs a redis-server, and builds the gateway by itself.
+faults: needs
+	@$(GOBUILD) -o bin/faults ./bench/faults
+	@bin/faults $(FAULTFLAGS)
+
+faults-selftest: needs
+	@$(GOBUILD) -o bin/faults ./bench/faults
+	@bin/faults -selftest
+
+durability: needs
+	@$(GOBUILD) -o bin/faults ./bench/faults
+	@bin/faults -durability -rounds $(ROUNDS) -seed $(SEED)
 
 clean:
 	rm -rf bin
