@@ -180,6 +180,7 @@ func (s *Store) lost(err error) {
 // A refund is one script call that gives back charges of one slot.
 type refund struct {
 	keys    []string
+	buckets []uint64 // the hash of each, where somebody wants to be told
 	numbers blob
 }
 
@@ -267,6 +268,9 @@ func (r *refund) add(s *Store, c *ratelimit.Charge, receipt []int64) {
 		number = numWindowCounter
 	}
 	r.keys = append(r.keys, s.key(c))
+	if s.onFreed != nil {
+		r.buckets = append(r.buckets, ratelimit.BucketHash(c.Partition, p))
+	}
 	for _, n := range [...]int64{number, c.Cost, receipt[0], receipt[1], p.Num(), p.Den(), p.Window.Microseconds()} {
 		r.numbers.add(n)
 	}
@@ -280,7 +284,13 @@ func (s *Store) giveBack(ctx context.Context, r *refund) error {
 		c.args = append(c.args, key)
 	}
 	c.finish(s)
-	_, err := s.run(ctx, c)
+	reply, err := s.run(ctx, c)
+	for i, bucket := range r.buckets {
+		// Without an answer it may have been given back all the same.
+		if err != nil || i < len(reply) && reply[i] == 1 {
+			s.onFreed(bucket)
+		}
+	}
 	return err
 }
 

@@ -40,3 +40,17 @@ func (s *Store) TakeForRefund(ctx context.Context, charges []ratelimit.Charge) (
 		return s.giveBack(ctx, r)
 	}, nil
 }
+
+// Call has the board make one call, of a board that was not started.
+func (b *Board) Call() { b.call(false) }
+
+// Crash ends the board as the death of its process would: nobody is told.
+func (b *Board) Crash() {
+	b.closing.Do(func() {
+		close(b.stop)
+		if b.started.CompareAndSwap(false, true) {
+			close(b.done)
+		}
+	})
+	<-b.done
+}

@@ -39,6 +39,8 @@
 // all spent takes 1,200. A bucket that a smaller plan was charged for while a larger
 // one had spent more than that holds takes about 60 more, until both have drained.
 //
+// Those of a [Board], which counts nothing, stand with it.
+//
 // Numbers are doubles of 8 bytes. The head of each lua/*.lua file states what they
 // mean and when the key ends.
 //
@@ -109,6 +111,10 @@ type Options struct {
 	// was not tried: the callers of that request have so much less quota. It may
 	// be called from any goroutine.
 	OnRefundLost func(error)
+	// OnFreed, if set, is told of each bucket, as [ratelimit.BucketHash] names it,
+	// that a refund gave something back to, or may have: its answer was lost. It
+	// may be called from any goroutine.
+	OnFreed func(bucket uint64)
 }
 
 // A Store is a [ratelimit.Store] in Redis. It starts no goroutine and is safe
@@ -124,6 +130,7 @@ type Store struct {
 	refunds      chan struct{}
 	closing      sync.Once
 	onRefundLost func(error)
+	onFreed      func(uint64)
 	// clock, if set, gives the µs that a test's prelude takes as now.
 	clock func() int64
 }
@@ -174,6 +181,7 @@ func newStore(client redis.UniversalClient, o Options, prelude string, clock fun
 		probe:        []ratelimit.Charge{{Policy: probe, Partition: "{probe}", Caller: "{probe}", Cost: 1}},
 		refunds:      make(chan struct{}, maxRefunds),
 		onRefundLost: o.OnRefundLost,
+		onFreed:      o.OnFreed,
 		clock:        clock,
 	}, nil
 }
