@@ -21,6 +21,7 @@
 package gateway
 
 import (
+	crand "crypto/rand"
 	"crypto/tls"
 	"encoding/binary"
 	"encoding/hex"
@@ -81,8 +82,10 @@ type Gateway struct {
 	leaveBy  time.Time     // when what is in flight is cut; read after leaving is closed
 	stopped  chan struct{} // closed when nothing is in flight any more
 	started  time.Time
+	instance string // the name of this process among those that share a store
 
-	untrusted rate.Sometimes // bounds the warning about a proxy nobody trusts
+	untrusted    rate.Sometimes // bounds the warning about a proxy nobody trusts
+	boardWarning rate.Sometimes // and that about a board nobody can write to
 
 	showing sync.Mutex // held while the metric and the log are told of the store's state
 
@@ -111,6 +114,8 @@ func New(o Options) (*Gateway, error) {
 		return nil, err
 	}
 	g := &Gateway{options: o, started: time.Now(), leaving: make(chan struct{}), stopped: make(chan struct{}), upstreams: map[string]*pooled{}}
+	g.instance = crand.Text()
+	g.boardWarning = rate.Sometimes{First: 1, Interval: time.Hour}
 	g.untrusted = rate.Sometimes{First: 1, Interval: time.Hour}
 	g.telemetry = telemetry.New(telemetry.Options{Out: o.Log, StoreErrorKinds: storeErrorKinds(), AuthReason: authReason})
 	g.log = g.telemetry.Logger()

@@ -103,6 +103,8 @@ func (g *Gateway) applyLocked(cfg *config.Config) error {
 
 	g.telemetry.Configure(labels(cfg))
 	if old != nil && sh != g.shared {
+		// In this order: to the others, both boards are one instance.
+		g.shared.leave()
 		sh.start()
 	}
 	if cert != nil {
@@ -123,6 +125,9 @@ func (g *Gateway) applyLocked(cfg *config.Config) error {
 		g.retireLocked(g.shared)
 	}
 	g.shared = sh
+	if old != nil && old.cfg.Hash != cfg.Hash {
+		sh.freedAll()
+	}
 	return nil
 }
 

@@ -28,6 +28,14 @@ type shared struct {
 	memory   *memory.Store      // the store itself without Redis, the local cap's with it
 	redis    *redisstore.Store  // nil without Redis
 	fallback *fallback.Fallback // nil without Redis
+	board    *redisstore.Board  // nil without Redis
+
+	// forget is called where something may have come back to buckets, so that
+	// whatever remembers what they held asks again: a refund or a reload here, or
+	// what another instance tells of. The buckets are named as
+	// ratelimit.BucketHash does; all means every bucket, without a list. Each is
+	// added before start, must not block, and may be called from any goroutine.
+	forget []func(buckets []uint64, all bool)
 
 	retired bool // another store is in force; protected by Gateway.showing
 }
@@ -63,9 +71,13 @@ func (g *Gateway) makeShared(cfg *config.Config) (*shared, error) {
 		// On a cluster a charge that one node denied could not be given back on
 		// another: the caller has lost that much quota, and nobody got too much.
 		OnRefundLost: func(err error) { g.telemetry.StoreFailed(redisstore.Kind(err)) },
+		OnFreed:      func(bucket uint64) { sh.freed(bucket) },
 	})
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("store.redis: %w", err), client.Close())
+	}
+	if sh.board, err = g.makeBoard(sh); err != nil {
+		return nil, errors.Join(fmt.Errorf("store.redis: %w", err), sh.redis.Close())
 	}
 	timed := timedStore{store: sh.redis, took: g.telemetry.StoreTook}
 	sh.fallback, err = fallback.New(timed, sh.memory, fallback.Options{
@@ -73,6 +85,7 @@ func (g *Gateway) makeShared(cfg *config.Config) (*shared, error) {
 		// A probe is given what a decision is given: a store that is too slow
 		// for decisions is not back.
 		ProbeTimeout: sh.cfg.Timeout,
+		Instances:    sh.board.Instances,
 		Kind:         redisstore.Kind,
 		KeyFault:     redisstore.KeyFault,
 		Hooks: fallback.Hooks{
@@ -117,10 +130,20 @@ func (sh *shared) storeFor(m config.FailMode) ratelimit.Store {
 	return sh.fallback.Store(fallback.Mode(m))
 }
 
-// start finds out, before the first request, whether the store is there.
+// start finds out, before the first request, whether the store is there and who
+// else uses it.
 func (sh *shared) start() {
 	if sh.fallback != nil {
 		sh.fallback.Start()
+		sh.board.Start()
+	}
+}
+
+// leave tells the other instances that this one does not use the store any more.
+// What is asked of it still is answered as before.
+func (sh *shared) leave() {
+	if sh.board != nil {
+		sh.board.Close()
 	}
 }
 
@@ -128,6 +151,7 @@ func (sh *shared) close() error {
 	if sh.fallback == nil {
 		return nil
 	}
+	sh.leave()
 	sh.fallback.Close()
 	return sh.redis.Close()
 }
@@ -210,6 +234,7 @@ func (g *Gateway) storeReplaced(former, now *shared) {
 		g.log.Warn("the limit store that was away is not in use any more; limits are counted in the one of the new configuration")
 	}
 	g.telemetry.FallbackActive(now.away())
+	g.telemetry.Instances(now.instances())
 }
 
 // away reports whether requests are decided without the shared store.

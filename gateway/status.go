@@ -71,10 +71,11 @@ func (g *Gateway) status() admin.Status {
 	st := admin.Status{
 		Version: g.options.Version, StartedAt: g.started,
 		ConfigHash: s.cfg.Hash, ConfigLoadedAt: s.loaded,
-		Fallback: g.fallback(), Instances: 1,
+		Fallback: g.fallback(),
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	st.Instances, st.InstanceList = g.shared.instances(), g.members(g.shared)
 	if g.lastError != "" {
 		st.RejectedReload = &admin.RejectedReload{At: g.failedAt, Mistakes: strings.Split(g.lastError, "\n")}
 	}

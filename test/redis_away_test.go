@@ -66,18 +66,23 @@ plans:
 // the store's time at its default, 50 ms.
 func awaySite(t testing.TB, u *upstream, redisURL, timeout string) *site {
 	s := newSite(t)
+	s.write("keys.yaml", keysOf(awayUsers...))
+	s.write("plans.yaml", awayPlans)
+	s.store(u, redisURL, timeout)
+	return s
+}
+
+// keysOf is a key file for these users, all but one on the plan free.
+func keysOf(users ...string) string {
 	keys := "keys:\n"
-	for _, user := range awayUsers {
+	for _, user := range users {
 		plan := "free"
 		if user == "sharing" {
 			plan = "shares"
 		}
 		keys += fmt.Sprintf("  - {id: k-%s, user: %s, plan: %s, sha256: %x}\n", user, user, plan, sha256.Sum256([]byte(keyOf(user))))
 	}
-	s.write("keys.yaml", keys)
-	s.write("plans.yaml", awayPlans)
-	s.store(u, redisURL, timeout)
-	return s
+	return keys
 }
 
 // awayUsers are the callers that an awaySite knows.

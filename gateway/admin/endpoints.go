@@ -46,6 +46,22 @@ type Status struct {
 	Fallback       Fallback        `json:"fallback"`
 	// Instances is how many gateways are alive, as last known, this one included.
 	Instances int `json:"instances"`
+	// InstanceList is what is known of them, oldest first. It may be shorter: 256
+	// at most are listed.
+	InstanceList []Instance `json:"instance_list"`
+}
+
+// Instance is one gateway that is alive. All but ID, Self and Since is what it
+// says of itself, and empty where it says nothing.
+type Instance struct {
+	ID   string `json:"id"`
+	Self bool   `json:"self"` // it is the one that answers
+	// Since is when it came, by the clock of the store.
+	Since      time.Time `json:"since"`
+	Hostname   string    `json:"hostname"`
+	Version    string    `json:"version"`
+	StartedAt  time.Time `json:"started_at,omitzero"`
+	ConfigHash string    `json:"config_hash"`
 }
 
 // RejectedReload is a configuration that did not come into force.

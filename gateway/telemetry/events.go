@@ -68,8 +68,8 @@ func (t *Telemetry) UnknownPlan() { t.unknown.Inc() }
 // StoreTook observes how long the limit store took to decide one request.
 func (t *Telemetry) StoreTook(d time.Duration) { t.storeTook.Observe(d.Seconds()) }
 
-// StoreFailed counts a decision that the shared store did not give, or a charge
-// that it did not take back.
+// StoreFailed counts a call of the shared store that failed: a decision, a charge
+// to be taken back, or what instances tell each other.
 func (t *Telemetry) StoreFailed(kind string) {
 	c := t.storeErrors[kind]
 	if c == nil {

@@ -132,7 +132,7 @@ func newMetrics(reg prometheus.Registerer, storeErrorKinds, authReasons []string
 		auth:        make(map[authLabels]prometheus.Counter),
 	}
 	storeErrors := prometheus.NewCounterVec(counter("gateway_store_errors_total",
-		"Decisions that the shared store did not give, by what went wrong."), []string{"kind"})
+		"Calls of the shared store that failed, by what went wrong: decisions, refunds, and what instances tell each other."), []string{"kind"})
 	for _, kind := range append([]string{other}, storeErrorKinds...) {
 		m.storeErrors[kind] = storeErrors.WithLabelValues(clean(kind))
 	}
