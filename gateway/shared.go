@@ -210,7 +210,7 @@ func storeHint(kind string) string {
 	case redisstore.KindAuth:
 		return "see the user and the password that store.redis gives"
 	case redisstore.KindNoPerm:
-		return "allow the user of store.redis to run EVAL, EVALSHA, TIME, GET and SET on keys that begin with store.redis.key_prefix"
+		return "allow the user of store.redis to run EVAL, EVALSHA, TIME and the further commands that docs/OPERATING.md lists, on keys that begin with store.redis.key_prefix"
 	case redisstore.KindReadOnly:
 		return "store.redis.url names a replica; name the primary"
 	case redisstore.KindOOM:

@@ -94,7 +94,7 @@ func TestNoCallerIsTakenForAnother(t *testing.T) {
 	}
 	found := map[string]int{}
 	for _, key := range srv.Client(t).Keys(t.Context(), "*").Val() {
-		if strings.HasPrefix(key, "rl:v1:{probe}:") {
+		if strings.HasPrefix(key, "rl:v1:{probe}:") || strings.HasPrefix(key, "rl:v1:{gateway}:") {
 			continue
 		}
 		known := false
