@@ -88,7 +88,7 @@ func (g *Gateway) Run(ctx context.Context, hup <-chan os.Signal) error {
 	for _, p := range g.upstreams {
 		p.upstream.Close()
 	}
-	if cerr := g.shared.close(); cerr != nil {
+	if cerr := g.shared.close(); cerr != nil { //nolint:contextcheck // ctx has ended; the others are told all the same
 		g.log.Warn("close the connections to the limit store", "error", cerr)
 	}
 	g.log.Info("stopped")
