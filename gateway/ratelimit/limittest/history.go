@@ -47,6 +47,8 @@ type story struct {
 	// apart: each limit of a list counts by a partition of its own, as those of a
 	// user, a tenant and a route do. Else they are all one caller's.
 	apart bool
+	// toggles: a caller is on two plans and more, and asks under one or another.
+	toggles bool
 	// steady: all limits are enforced and keep their numbers, no denied attempt
 	// counts, and the clock does not go back.
 	steady bool
@@ -63,6 +65,7 @@ func histories() []check {
 		{"History/SlidingWindowLog", history(story{kinds: []kind{windowLog}, atOnce: 1})},
 		{"History/SlidingWindowCounter", history(story{kinds: []kind{windowCount}, atOnce: 1})},
 		{"History/LeakyBucket", history(story{kinds: []kind{leakyBucket}, atOnce: 1})},
+		{"History/Plans", history(story{kinds: []kind{tokenBucket, leakyBucket, windowLog}, atOnce: 1, toggles: true})},
 		{"History/Lists", history(story{kinds: allKinds, atOnce: 5})},
 	}
 }
@@ -186,7 +189,11 @@ func (h *teller) newPlan(name string) *plan {
 	}
 	twin := h.rnd.IntN(4) == 0
 	p := &plan{}
-	for want := 1 + h.rnd.IntN(4); len(p.versions) < want; {
+	want := 1 + h.rnd.IntN(4)
+	if h.toggles {
+		want = max(2, want)
+	}
+	for len(p.versions) < want {
 		spec.CountRejected, spec.Role = h.rnd.IntN(4) == 0, ratelimit.Enforce
 		if h.rnd.IntN(8) == 0 {
 			spec.Role = ratelimit.Shadow
@@ -309,7 +316,7 @@ func (h *teller) step(n uint64) {
 	}
 	h.latest = max(h.latest, h.clock.Now())
 	now := h.clock.Now()
-	if h.rnd.IntN(10) == 0 {
+	if h.toggles && h.rnd.IntN(2) == 0 || h.rnd.IntN(10) == 0 {
 		p := h.limits[h.rnd.IntN(len(h.limits))]
 		p.current = h.rnd.IntN(len(p.versions))
 	}

@@ -209,7 +209,7 @@ func waiting(change func(time.Duration) time.Duration) func(*ratelimit.Policy, l
 // must fail some history or, where no history can show it, some table.
 func TestSuiteFindsFaults(t *testing.T) {
 	t.Setenv("LIMITTEST_SEED", "1") // so that what is rare is found every time
-	for _, m := range slices.Concat(commonMutants, calendarMutants, logMutants, counterMutants, queueMutants, roleMutants) {
+	for _, m := range slices.Concat(commonMutants, calendarMutants, logMutants, counterMutants, queueMutants, lagMutants, roleMutants, plansMutants) {
 		t.Run(m.name, func(t *testing.T) {
 			finds := func(c check) bool { return fails(t, c, m) }
 			if m.tables {
@@ -252,6 +252,18 @@ func TestPromisesFindFaults(t *testing.T) {
 			broken = []mutant{named(queueMutants, "queue: held for the first of its drips"), named(queueMutants, "queue: holds nobody")}
 		case "Promise/LeakyBucketWithMaxDelay":
 			broken = []mutant{named(queueMutants, "queue: ignores max delay"), named(queueMutants, "queue: max delay bounds when the first of the drips falls")}
+		case "Promise/Plans/token_bucket", "Promise/Plans/leaky_bucket":
+			broken = []mutant{
+				tooMany,
+				named(plansMutants, "plans: forgets what a smaller one has cut"),
+				named(plansMutants, "plans: forgets what is charged under the smaller one"),
+				named(plansMutants, "plans: a second cut takes the place of the first"),
+			}
+			if c.name == "Promise/Plans/token_bucket" {
+				broken = append(broken, named(plansMutants, "plans: a second cut is not seen by the plan that made the first"))
+			}
+		case "Promise/Plans/sliding_window_log":
+			broken = []mutant{tooMany, named(plansMutants, "plans: a rejected attempt throws away the units of a larger one")}
 		case "Promise/SlidingWindowCounter":
 			broken = []mutant{tooMany, named(counterMutants, "counter: forgets the previous window at the edge")}
 		case "Promise/SlidingWindowLog":

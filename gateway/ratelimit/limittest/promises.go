@@ -39,7 +39,90 @@ func promises() []check {
 				retryAfter(newBench(t, newStore), p.make(t))
 			}})
 	}
+	for _, a := range []ratelimit.Algorithm{ratelimit.TokenBucket, ratelimit.LeakyBucket, ratelimit.SlidingWindowLog} {
+		all = append(all, check{"Promise/Plans/" + a.String(), func(t testing.TB, newStore NewStore) {
+			t.Helper()
+			toggled(newBench(t, newStore), a)
+		}})
+	}
 	return all
+}
+
+// toggled: a caller who takes turns in plans of one limit, larger and smaller,
+// faster and slower, gets over any span no more than the largest burst and what
+// the fastest refills, which of a log is the largest quota in any window. And
+// whatever stood under another plan, no one waits longer than who has used up all
+// of this one.
+func toggled(b *bench, a ratelimit.Algorithm) {
+	b.t.Helper()
+	rnd := random(b.t, uint64(a))
+	denied, pause := 0, int64(3_000_000)
+	if a == ratelimit.SlidingWindowLog {
+		pause = 30_000_000 // attempts that count keep it full for long
+	}
+	for round := range 60 {
+		var plans []*ratelimit.Policy
+		var largest, fastest int64
+		for range 2 + rnd.IntN(3) {
+			quota, most := 1+rnd.Int64N(90), 1+rnd.Int64N(pick(rnd, int64(5), 40))
+			fastest = max(fastest, quota)
+			switch a {
+			case ratelimit.TokenBucket:
+				plans = append(plans, bucket(b.t, "p", quota, minute, most))
+			case ratelimit.LeakyBucket:
+				plans = append(plans, queue(b.t, "p", quota, minute, most-1, time.Duration(rnd.IntN(2)*10)*second))
+				// max_delay may leave a part of a place beside the whole ones.
+				most = min(most, plans[len(plans)-1].Capacity()+1)
+			default:
+				most = quota
+				plans = append(plans, log(b.t, "p", quota, minute, countRejected))
+			}
+			largest = max(largest, most)
+		}
+		who := fmt.Sprintf("priya%d", round)
+		var all []admission
+		var p *ratelimit.Policy
+		for range 250 {
+			if p == nil || rnd.IntN(3) == 0 {
+				p = plans[rnd.IntN(len(plans))]
+			}
+			if rnd.IntN(2) == 0 {
+				b.clock.Advance(time.Duration(rnd.Int64N(pause)) * micro)
+			}
+			cost := pick(rnd, 1, 1, 1+rnd.Int64N(p.Capacity()), p.Capacity())
+			d := b.take(charge(who, p, cost))[0]
+			if d.Allowed {
+				all = append(all, admission{at: b.clock.Now(), cost: cost})
+				continue
+			}
+			denied++
+			longest := minute // of a log, whose quota is in no unit of time
+			if a != ratelimit.SlidingWindowLog {
+				longest = time.Duration((cost*minute.Microseconds()+p.Quota-1)/p.Quota) * micro
+			}
+			if d.RetryAfter <= 0 || d.RetryAfter > longest {
+				b.t.Fatalf("%d of %s: retry after %s; want at most %s", cost, show(p), d.RetryAfter, longest)
+			}
+		}
+		w := minute.Microseconds()
+		spans(all, func(from, to admission, units int64) bool {
+			span := to.at - from.at
+			if a == ratelimit.SlidingWindowLog {
+				if span < w && units > largest {
+					b.t.Fatalf("%d units in %s, of plans that grant %d", units, time.Duration(span)*micro, largest)
+				}
+				return span < w
+			}
+			if units*w > largest*w+fastest*span {
+				b.t.Fatalf("%d units in %s, of plans of %d and %d a minute at most", units, time.Duration(span)*micro, largest, fastest)
+			}
+			return true
+		})
+		b.clock.Advance(hour)
+	}
+	if denied < 1000 || denied > 14_000 {
+		b.t.Errorf("%d of 15000 were denied; that tests nothing", denied)
+	}
 }
 
 // An admission is a request that was.

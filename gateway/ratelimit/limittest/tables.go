@@ -104,6 +104,41 @@ func bucketStories(add func(name string, story func(b *bench))) {
 		b.clock.Advance(second)
 		b.want("acme", free, 1, yes(0, second))
 	})
+	add("TokenBucket/TogglingPlansGivesNoSecondBudget", func(b *bench) {
+		pro, free := bucket(b.t, "per-minute", 600, minute, 1000), bucket(b.t, "per-minute", 60, minute, 20)
+		b.want("priya123", pro, 1000, yes(0, 100*milli))
+		b.want("priya123", free, 1, no(0, second, second)) // as one who used up this plan
+		b.clock.Advance(second)
+		b.want("priya123", free, 1, yes(0, second))
+		b.want("priya123", pro, 10, no(9, 100*milli, 100*milli)) // ten came back, one was spent
+		b.want("priya123", pro, 9, yes(0, 100*milli))
+		b.want("priya123", free, 1, no(0, second, second))
+	})
+	add("TokenBucket/WhatIsChargedUnderASmallPlanCountsInTheLargeOne", func(b *bench) {
+		pro, free := bucket(b.t, "per-minute", 60, minute, 100), bucket(b.t, "per-minute", 60, minute, 10)
+		b.want("priya123", pro, 50, yes(50, second))
+		b.clock.Advance(second)
+		b.want("priya123", free, 1, yes(0, second)) // ten owed, one came back
+		b.clock.Advance(20 * second)
+		b.want("priya123", free, 10, yes(0, second)) // all of it is there again
+		b.want("priya123", pro, 0, yes(60, second))  // 50 - 1 + 1 - 20 + 10 are spent
+		b.clock.Advance(40 * second)
+		b.want("priya123", pro, 100, yes(0, second)) // and all of that
+	})
+	add("TokenBucket/ThreePlansInTurn", func(b *bench) {
+		large, middle, small := bucket(b.t, "per-minute", 60, minute, 100), bucket(b.t, "per-minute", 60, minute, 20), bucket(b.t, "per-minute", 60, minute, 5)
+		b.want("priya123", large, 100, yes(0, second))
+		b.clock.Advance(second)
+		b.want("priya123", middle, 1, yes(0, second))
+		b.clock.Advance(second)
+		b.want("priya123", small, 1, yes(0, second))
+		b.want("priya123", middle, 1, no(0, second, second)) // no second 15
+		b.want("priya123", large, 1, no(0, second, second))
+		b.clock.Advance(10 * second)
+		b.want("priya123", middle, 10, yes(0, second))
+		b.want("priya123", small, 1, no(0, second, second))
+		b.want("priya123", large, 1, no(0, second, second))
+	})
 	add("TokenBucket/APartOfAUnitIsRoundedAgainstTheCaller", func(b *bench) {
 		// 1.4 units are spent in the first plan. The second counts in whole units
 		// only, so there they are 2.

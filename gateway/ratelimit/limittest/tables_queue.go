@@ -131,6 +131,31 @@ func queueStories(add func(name string, story func(b *bench))) {
 		b.clock.Advance(second)
 		b.want("priya123", p, 1, held(0, second, 2*second))
 	})
+	add("Queue/NobodyWaitsLongerThanTheMaxDelayForAClockEither", func(b *bench) {
+		p := queue(b.t, "per-second", 50, second, 100, 30*milli)
+		b.want("priya123", p, 1, yes(1, 10*milli))
+		b.clock.Advance(-15 * milli)
+		// It would go after 15 ms and a drip of 20.
+		b.want("priya123", p, 1, no(0, 5*milli, 5*milli))
+		b.clock.Advance(5*milli - micro)
+		b.want("priya123", p, 1, no(0, micro, micro))
+		b.clock.Advance(micro)
+		b.want("priya123", p, 1, held(0, 20*milli, 30*milli)) // to the microsecond
+		b.clock.Advance(-second)
+		b.want("priya123", p, 1, no(0, 1020*milli, 1020*milli))
+		// The places do not: they are as many as ever.
+		q := queue(b.t, "others", 50, second, 3, hour)
+		b.want("priya123", q, 1, yes(3, 20*milli))
+		b.clock.Advance(-second)
+		b.want("priya123", q, 3, held(0, 1020*milli, 1060*milli))
+	})
+	add("Queue/TogglingPlansGivesNoSecondBudget", func(b *bench) {
+		pro, free := queue(b.t, "per-second", 10, second, 99, 0), queue(b.t, "per-second", 10, second, 1, 0)
+		b.want("priya123", pro, 100, held(0, 100*milli, 9900*milli))
+		b.clock.Advance(100 * milli)
+		b.want("priya123", free, 1, held(0, 100*milli, 100*milli))
+		b.want("priya123", pro, 1, no(0, 100*milli, 100*milli))
+	})
 	add("Queue/HugeNumbers", func(b *bench) {
 		// One drip in 366 days, each of 3.16e13 parts.
 		const year = ratelimit.MaxWindow

@@ -139,6 +139,16 @@ func rejectedStories(add func(name string, story func(b *bench))) {
 		b.want("priya123", p, 6, no(0, second, never))
 		b.want("priya123", p, tooMuch, no(0, second, never))
 	})
+	add("Rejected/LogUnderASmallerPlanForgetsNothing", func(b *bench) {
+		pro, free := log(b.t, "per-minute", 10, minute), log(b.t, "per-minute", 3, minute, countRejected)
+		b.want("priya123", pro, 8, yes(2, minute))
+		b.clock.Advance(second)
+		b.want("priya123", free, 2, no(0, 59*second, minute)) // eight still count, two of them new
+		b.want("priya123", pro, 3, no(2, 59*second, 59*second))
+		b.want("priya123", pro, 2, yes(0, 59*second))
+		b.want("priya123", free, 9, no(0, minute, never)) // three at most, of ten
+		b.want("priya123", pro, 1, no(0, 59*second, 59*second))
+	})
 	add("Rejected/FixedWindow", func(b *bench) {
 		p := window(b.t, "per-minute", 3, minute, countRejected)
 		b.want("priya123", p, 4, no(0, minute, never)) // opens a window, and fills it
