@@ -79,6 +79,16 @@ func TestChangeLoweredAndRaisedAgainGivesNothing(t *testing.T) {
 		if ds := l.take(minute, charge(plan(t, a, 10, time.Minute), 3)); Admitted(ds) || ds[0].Remaining != 2 {
 			t.Errorf("toggled: %+v", ds[0])
 		}
+		// Nor does a charge: once one of five fits, the other plan has no more than
+		// what came back meanwhile, less that one.
+		wait := l.take(minute, charge(plan(t, a, 5, time.Minute), 1))[0].RetryAfter.Microseconds()
+		before := l.take(minute+wait, charge(plan(t, a, 10, time.Minute), 0))[0].Remaining
+		if ds := l.take(minute+wait, charge(plan(t, a, 5, time.Minute), 1)); !Admitted(ds) {
+			t.Fatalf("denied after waiting as told: %+v", ds[0])
+		}
+		if after := l.take(minute+wait, charge(plan(t, a, 10, time.Minute), 0))[0].Remaining; after != before-1 {
+			t.Errorf("%d of ten remained, and after one more under the lower number %d", before, after)
+		}
 	})
 }
 

@@ -233,3 +233,46 @@ func BenchmarkTakeEach(b *testing.B) {
 		})
 	}
 }
+
+// What a bucket remembers of a larger plan has an annex, which is given back when
+// it is forgotten.
+func TestWhatALargerPlanSpentHasAnAnnexForAsLongAsItCounts(t *testing.T) {
+	c := newClock()
+	s := mustStore(t, Options{Now: c.Load})
+	large, small := bucketOf(t, 10, time.Minute, 100), bucketOf(t, 10, time.Minute, 10)
+	annexes := func() (all, unused int) {
+		for i := range s.shards {
+			sh := &s.shards[i]
+			all += len(sh.annexes)
+			for n := sh.freeAnnex; n != none; n = sh.annexes[n].next {
+				unused++
+			}
+		}
+		return all, unused
+	}
+	spend := func(p *ratelimit.Policy, i int, cost int64) {
+		t.Helper()
+		ds, err := s.Take(t.Context(), []ratelimit.Charge{{Policy: p, Partition: key(i), Cost: cost}}, nil)
+		if err != nil || !ds[0].Allowed {
+			t.Fatalf("%+v, %v", ds, err)
+		}
+	}
+	for round := range 3 {
+		for i := range 50 {
+			spend(large, i, 100)
+			c.pass(6 * time.Second)
+			spend(small, i, 1)
+		}
+		if all, unused := annexes(); all != 50 || unused != 0 {
+			t.Fatalf("round %d: %d annexes for 50 buckets, %d of them unused", round, all, unused)
+		}
+		c.pass(time.Minute)
+		for i := range 50 {
+			spend(large, i, 1)
+		}
+		if all, unused := annexes(); all != 50 || unused != 50 {
+			t.Fatalf("round %d: %d annexes, %d unused; want 50 of each", round, all, unused)
+		}
+		c.pass(time.Hour)
+	}
+}
