@@ -141,6 +141,9 @@ func makeLimit(l *config.Limit, scope string, standIn *ratelimit.Policy) (*limit
 		Quota: l.Rate.Quota, Window: l.Rate.Window, Burst: l.Burst, Queue: l.Queue, MaxDelay: l.MaxDelay,
 		CountRejected: l.CountRejected, LocalCap: standIn,
 	}
+	if c := l.Lease; c != nil {
+		spec.Lease = ratelimit.Lease{TTL: c.TTL, Size: c.Size}
+	}
 	if l.Shadow {
 		// The plan's cap denies, and this limit never does.
 		spec.Role, spec.LocalCap = ratelimit.Shadow, nil
@@ -294,6 +297,9 @@ func labels(cfg *config.Config) telemetry.Labels {
 	if cfg.Store.Redis != nil {
 		l.Sources = []string{string(ratelimit.SourceRedis), string(ratelimit.SourceLocalCap), string(ratelimit.SourceMemory)}
 	}
+	if leases(cfg) {
+		l.Sources = append(l.Sources, string(ratelimit.SourceLease))
+	}
 	l.Modes = modes(cfg)
 	for _, rt := range cfg.Routes {
 		l.Routes = append(l.Routes, rt.Name)
@@ -336,6 +342,13 @@ func labels(cfg *config.Config) telemetry.Labels {
 		}
 	}
 	return l
+}
+
+// leases reports whether some limit is taken out of a shared store in advance.
+func leases(cfg *config.Config) bool {
+	leased := func(l *config.Limit) bool { return l.Lease != nil }
+	return cfg.Store.Redis != nil && (slices.ContainsFunc(cfg.Limits, leased) ||
+		slices.ContainsFunc(cfg.Plans, func(p *config.Plan) bool { return slices.ContainsFunc(p.Limits, leased) }))
 }
 
 // modes are the fail modes that some route uses.

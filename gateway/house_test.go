@@ -25,6 +25,7 @@ var mayImport = map[string][]string{
 	"gateway/proxy":                {"gateway/httperr", "gateway/scope"},
 	"gateway/ratelimit":            {},
 	"gateway/ratelimit/denycache":  {"gateway/ratelimit"},
+	"gateway/ratelimit/lease":      {"gateway/ratelimit"},
 	"gateway/ratelimit/limittest":  {"gateway/ratelimit"},
 	"gateway/ratelimit/memory":     {"gateway/ratelimit"},
 	"gateway/ratelimit/redisstore": {"gateway/ratelimit"},

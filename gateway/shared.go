@@ -16,6 +16,7 @@ import (
 	"bouncer/gateway/config"
 	"bouncer/gateway/fallback"
 	"bouncer/gateway/ratelimit"
+	"bouncer/gateway/ratelimit/lease"
 	"bouncer/gateway/ratelimit/memory"
 	"bouncer/gateway/ratelimit/redisstore"
 )
@@ -27,6 +28,7 @@ type shared struct {
 	tlsFiles [sha256.Size]byte  // what the files of cfg.TLS held
 	memory   *memory.Store      // the store itself without Redis, the local cap's with it
 	redis    *redisstore.Store  // nil without Redis
+	leases   *lease.Leases      // nil without Redis
 	fallback *fallback.Fallback // nil without Redis
 	board    *redisstore.Board  // nil without Redis
 
@@ -79,8 +81,18 @@ func (g *Gateway) makeShared(cfg *config.Config) (*shared, error) {
 	if sh.board, err = g.makeBoard(sh); err != nil {
 		return nil, errors.Join(fmt.Errorf("store.redis: %w", err), sh.redis.Close())
 	}
-	timed := timedStore{store: sh.redis, took: g.telemetry.StoreTook}
-	sh.fallback, err = fallback.New(timed, sh.memory, fallback.Options{
+	sh.leases, err = lease.New(timedStore{Store: sh.redis, took: g.telemetry.StoreTook}, lease.Options{
+		Instances: sh.board.Instances,
+		Hooks: lease.Hooks{
+			Blocks: g.telemetry.LeaseBlocks, Stranded: g.telemetry.LeaseStranded, Full: g.telemetry.LeaseOverflow,
+			Failed: func(err error) { g.telemetry.StoreFailed(redisstore.Kind(err)) },
+		},
+	})
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("store.redis: %w", err), sh.redis.Close())
+	}
+	sh.fallback, err = fallback.New(sh.leases, sh.memory, fallback.Options{
+		Held:  sh.leases.Held,
 		Probe: sh.redis.Probe,
 		// A probe is given what a decision is given: a store that is too slow
 		// for decisions is not back.
@@ -134,6 +146,7 @@ func (sh *shared) storeFor(m config.FailMode) ratelimit.Store {
 // else uses it.
 func (sh *shared) start() {
 	if sh.fallback != nil {
+		sh.leases.Start()
 		sh.fallback.Start()
 		sh.board.Start()
 	}
@@ -151,6 +164,7 @@ func (sh *shared) close() error {
 	if sh.fallback == nil {
 		return nil
 	}
+	sh.leases.Close() // all blocks go back, while there is somebody to be told of it
 	sh.leave()
 	sh.fallback.Close()
 	return sh.redis.Close()
@@ -257,16 +271,26 @@ func degraded(ctx context.Context, _ fallback.Mode, err error) {
 
 // A timedStore observes how long each decision of the shared store takes.
 type timedStore struct {
-	store ratelimit.Store
-	took  func(time.Duration)
+	lease.Store
+	took func(time.Duration)
 }
 
 // Take implements ratelimit.Store.
 func (t timedStore) Take(ctx context.Context, charges []ratelimit.Charge, dst []ratelimit.Decision) ([]ratelimit.Decision, error) {
 	began := time.Now()
-	ds, err := t.store.Take(ctx, charges, dst)
+	ds, err := t.Store.Take(ctx, charges, dst)
 	t.took(time.Since(began))
 	return ds, err
+}
+
+// Lend implements lease.Store.
+func (t timedStore) Lend(
+	ctx context.Context, charges []ratelimit.Charge, extra []int64, dst []ratelimit.Decision, blocks []ratelimit.Block,
+) ([]ratelimit.Decision, []ratelimit.Block, error) {
+	began := time.Now()
+	ds, blocks, err := t.Store.Lend(ctx, charges, extra, dst, blocks)
+	t.took(time.Since(began))
+	return ds, blocks, err
 }
 
 // clientTLS reads the files of the client side of a TLS connection; nil for nil.

@@ -54,6 +54,11 @@ type Options struct {
 	// to be cheap. Below 1 counts as 1; nil means 1.
 	Instances func() int
 
+	// Held decides charges from what was taken of the primary in advance, or
+	// reports false and charges nothing. It is asked first while the primary is
+	// away. nil: nothing is taken in advance.
+	Held func(charges []ratelimit.Charge, dst []ratelimit.Decision) ([]ratelimit.Decision, bool)
+
 	// Kind names an error for metrics, in few and fixed words. Default:
 	// "timeout" for what wraps [context.DeadlineExceeded], else "other".
 	Kind func(error) string

@@ -44,6 +44,11 @@ func (s *store) Take(ctx context.Context, charges []ratelimit.Charge, dst []rate
 	}
 	c := f.cond.Load()
 	if c.open {
+		if f.o.Held != nil {
+			if ds, ok := f.o.Held(charges, dst); ok {
+				return ds, nil
+			}
+		}
 		return s.without(ctx, charges, dst, c.shown)
 	}
 	ds, err := f.primary.Take(ctx, charges, dst)
@@ -52,7 +57,9 @@ func (s *store) Take(ctx context.Context, charges []ratelimit.Charge, dst []rate
 		err = errWrongAnswers
 	}
 	if err == nil {
-		f.succeeded(c)
+		if !fromLease(ds) {
+			f.succeeded(c)
+		}
 		return ds, nil
 	}
 	left := errors.Is(ctx.Err(), context.Canceled)
@@ -72,6 +79,17 @@ func (s *store) Take(ctx context.Context, charges []ratelimit.Charge, dst []rate
 		return dst[:0], fmt.Errorf("the caller left before the store answered: %w", ctx.Err())
 	}
 	return s.without(ctx, charges, dst, err)
+}
+
+// fromLease reports whether all of ds were paid from what was taken in advance,
+// which says nothing about the primary: it was not asked.
+func fromLease(ds []ratelimit.Decision) bool {
+	for i := range ds {
+		if ds[i].Source != ratelimit.SourceLease {
+			return false
+		}
+	}
+	return true
 }
 
 // without decides charges without the primary, which did not answer because of

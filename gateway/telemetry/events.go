@@ -92,6 +92,17 @@ func (t *Telemetry) FallbackActive(active bool) {
 // Overflow counts a charge made to the overflow budget of a full table.
 func (t *Telemetry) Overflow() { t.overflow.Inc() }
 
+// LeaseBlocks says that so many blocks more, or less, are held.
+func (t *Telemetry) LeaseBlocks(change int) { t.leased.Add(float64(change)) }
+
+// LeaseStranded counts units that were taken in advance and are not known to be
+// spent or back.
+func (t *Telemetry) LeaseStranded(units int64) { t.stranded.Add(float64(units)) }
+
+// LeaseOverflow counts a charge of a leased limit that was asked for by itself,
+// because too many buckets have blocks.
+func (t *Telemetry) LeaseOverflow() { t.leasesFull.Inc() }
+
 // Instances says how many gateway instances are alive.
 func (t *Telemetry) Instances(n int) { t.instances.Set(float64(n)) }
 

@@ -21,6 +21,9 @@ type metrics struct {
 	fallback   *prometheus.GaugeVec // mode
 	overflow   prometheus.Counter
 	unknown    prometheus.Counter
+	leased     prometheus.Gauge
+	stranded   prometheus.Counter
+	leasesFull prometheus.Counter
 	instances  prometheus.Gauge
 	upRequests *prometheus.CounterVec // upstream, target, code
 	up         *prometheus.GaugeVec   // upstream, target
@@ -114,6 +117,12 @@ func newMetrics(reg prometheus.Registerer, storeErrorKinds, authReasons []string
 			"Charges made to the shared overflow budget because the in-process table was full.")),
 		unknown: prometheus.NewCounter(counter("gateway_unknown_plan_total",
 			"Callers whose credential names a plan that does not exist, given the default plan.")),
+		leased: prometheus.NewGauge(gauge("gateway_lease_blocks",
+			"Blocks of budget that this instance has taken out of the shared store in advance.")),
+		stranded: prometheus.NewCounter(counter("gateway_lease_stranded_units_total",
+			"Units that were taken in advance and are not known to be spent or back.")),
+		leasesFull: prometheus.NewCounter(counter("gateway_lease_overflow_total",
+			"Charges of leased limits that were asked for one by one because too many buckets have blocks.")),
 		instances: prometheus.NewGauge(gauge("gateway_instances",
 			"Gateway instances that are alive, as last known.")),
 		upRequests: prometheus.NewCounterVec(counter("gateway_upstream_requests_total",
@@ -155,7 +164,7 @@ func newMetrics(reg prometheus.Registerer, storeErrorKinds, authReasons []string
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		collectors.NewBuildInfoCollector(),
 		m.requests, m.duration, m.added, m.inFlight, m.decisions, m.remaining, m.storeTook,
-		m.fallback, m.overflow, m.unknown, m.instances, m.upRequests, m.up,
+		m.fallback, m.overflow, m.unknown, m.leased, m.stranded, m.leasesFull, m.instances, m.upRequests, m.up,
 		m.lastOK, m.lastOKTime, m.configInfo, m.certExpiry,
 		storeErrors, auth, reloads, logDropped,
 	)

@@ -54,7 +54,10 @@ func remember(charges []ratelimit.Charge, ds []ratelimit.Decision, asked moment,
 	lifts := false              // some wait lifts the denial
 	for i := range charges {
 		c, d := &charges[i], &ds[i]
-		if d.Source != ratelimit.SourceRedis || d.Policy != c.Policy || d.Err != nil {
+		// What was paid in advance was there to be spent; it was another limit that
+		// denied.
+		redis := d.Source == ratelimit.SourceRedis || d.Source == ratelimit.SourceLease && d.Allowed
+		if !redis || d.Policy != c.Policy || d.Err != nil {
 			return nil
 		}
 		r := &e.rulings[i]
