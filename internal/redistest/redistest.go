@@ -18,7 +18,11 @@
 //		srv.Thaw()
 //	}
 //
-// [StartCluster] starts several of them as one Redis Cluster.
+// [StartCluster] starts several of them as one Redis Cluster, [StartSentinel] a
+// master with replicas under the eyes of sentinels, [StartTLS] one that speaks
+// TLS alone, and [ACLFile] writes users for the argument --aclfile. The
+// environment variable REDIS_SERVER names another program than redis-server, as
+// in REDIS_SERVER=valkey-server go test ./gateway/ratelimit/redisstore.
 //
 // The methods are called from the goroutine of the test, one at a time; they
 // end the test with t.Fatal when they cannot do what they say.
@@ -39,6 +43,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -68,9 +73,10 @@ type Server struct {
 	bin  string
 	dir  string // its working directory, with log and socket
 	port int
+	conf string   // a configuration file, which makes it a sentinel; "" for a server
 	args []string // the caller's own
-	user string   // "" except where the arguments say otherwise
-	pass string
+	tls  *TLS     // nil: it speaks plain TCP
+	pass string   // "" except where the arguments say otherwise
 
 	proc *process // nil before the first start
 }
@@ -87,6 +93,14 @@ func Start(t testing.TB, args ...string) *Server {
 // start is Start with a bound for the port.
 func start(t testing.TB, below int, args ...string) *Server {
 	t.Helper()
+	s := newServer(t, args)
+	startAll(t, below, s)
+	return s
+}
+
+// newServer makes a server that does not run yet.
+func newServer(t testing.TB, args []string) *Server {
+	t.Helper()
 	bin := binary(t)
 	// Not t.TempDir: the path of a unix socket may have 107 bytes, and the name
 	// of the test is part of that directory.
@@ -101,29 +115,46 @@ func start(t testing.TB, below int, args ...string) *Server {
 		}
 	}
 	t.Cleanup(s.cleanup)
-
-	for range startAttempts {
-		if s.port, err = freePort(below); err != nil {
-			t.Fatalf("redistest: %v", err)
-		}
-		if err = s.start(); !errors.Is(err, errPortTaken) {
-			break
-		}
-	}
-	if err != nil {
-		t.Fatalf("redistest: start redis-server: %v\n%s", err, s.log())
-	}
 	return s
+}
+
+// startAll runs servers side by side, each on a free port below the given one.
+func startAll(t testing.TB, below int, servers ...*Server) {
+	t.Helper()
+	errs := make([]error, len(servers))
+	var wg sync.WaitGroup
+	for i, s := range servers {
+		wg.Go(func() {
+			for range startAttempts {
+				if s.port, errs[i] = freePort(below); errs[i] != nil {
+					return
+				}
+				if errs[i] = s.start(); !errors.Is(errs[i], errPortTaken) {
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	for i, err := range errs {
+		if err != nil {
+			t.Fatalf("redistest: start redis-server: %v\n%s", err, servers[i].log())
+		}
+	}
 }
 
 // binary finds redis-server, or ends the test.
 func binary(t testing.TB) string {
 	t.Helper()
-	bin, err := exec.LookPath("redis-server")
+	name := "redis-server"
+	if other := os.Getenv("REDIS_SERVER"); other != "" {
+		name = other
+	}
+	bin, err := exec.LookPath(name)
 	if err == nil {
 		return bin
 	}
-	const hint = "redistest: redis-server is not installed; type: apt-get install redis-server"
+	hint := "redistest: " + name + " is not installed; type: apt-get install " + name
 	if os.Getenv("CI") != "" {
 		t.Fatal(hint)
 	}
@@ -146,11 +177,15 @@ func (s *Server) Dir() string { return s.dir }
 // PID returns the process id of the running server, or of the last one.
 func (s *Server) PID() int { return s.proc.cmd.Process.Pid }
 
-// URL returns redis://127.0.0.1:port/0, with the password if there is one.
+// URL returns redis://127.0.0.1:port/0, or rediss:// for one that [StartTLS]
+// made, with the password if there is one.
 func (s *Server) URL() string {
 	u := url.URL{Scheme: "redis", Host: s.Addr(), Path: "/0"}
+	if s.tls != nil {
+		u.Scheme = "rediss"
+	}
 	if s.pass != "" {
-		u.User = url.UserPassword(s.user, s.pass)
+		u.User = url.UserPassword("", s.pass)
 	}
 	return u.String()
 }
@@ -161,7 +196,7 @@ func (s *Server) URL() string {
 func (s *Server) Client(t testing.TB) *redis.Client {
 	t.Helper()
 	c := redis.NewClient(&redis.Options{
-		Addr: s.Addr(), Username: s.user, Password: s.pass,
+		Addr: s.Addr(), Password: s.pass, TLSConfig: s.tls.config(),
 		ContextTimeoutEnabled: true,
 	})
 	t.Cleanup(func() { _ = c.Close() })
@@ -176,7 +211,8 @@ func (s *Server) Kill() {
 }
 
 // Restart starts the server again on the same port, and kills it first if it
-// is still running. The new one is empty and knows no script.
+// is still running. The new one knows no script, and is empty unless the
+// arguments say where it keeps its data.
 func (s *Server) Restart() {
 	s.t.Helper()
 	s.proc.kill()
@@ -238,8 +274,16 @@ func (s *Server) start() error {
 	if err := os.Remove(s.Socket()); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	args := append([]string{
-		"--port", strconv.Itoa(s.port),
+	port := "--port"
+	if s.tls != nil {
+		port = "--tls-port"
+	}
+	var args []string
+	if s.conf != "" {
+		args = append(args, s.conf, "--sentinel")
+	}
+	args = append(args, []string{
+		port, strconv.Itoa(s.port),
 		"--bind", "127.0.0.1",
 		"--unixsocket", s.Socket(),
 		"--dir", s.dir,
@@ -247,7 +291,8 @@ func (s *Server) start() error {
 		"--save", "",
 		"--appendonly", "no",
 		"--logfile", "",
-	}, s.args...)
+	}...)
+	args = append(args, s.args...)
 	proc, err := startProcess(s.bin, args, s.logPath())
 	if err != nil {
 		return err
@@ -257,7 +302,11 @@ func (s *Server) start() error {
 	// The socket in our own directory is asked before the port: what answers
 	// there is our process, and it has bound the port before the socket.
 	deadline := time.Now().Add(startTimeout)
-	for _, at := range [][2]string{{"unix", s.Socket()}, {"tcp", s.Addr()}} {
+	ways := [][2]string{{"unix", s.Socket()}, {"tcp", s.Addr()}}
+	if s.tls != nil {
+		ways = ways[:1]
+	}
+	for _, at := range ways {
 		for {
 			err := ping(at[0], at[1])
 			if err == nil {
