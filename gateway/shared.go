@@ -11,8 +11,6 @@ import (
 	"reflect"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"bouncer/gateway/config"
 	"bouncer/gateway/fallback"
 	"bouncer/gateway/ratelimit"
@@ -114,15 +112,25 @@ func (g *Gateway) makeShared(cfg *config.Config) (*shared, error) {
 	return sh, nil
 }
 
-// redisClient is for one server, or for the cluster it is entered through. It
-// connects to nothing.
-func redisClient(c *config.Redis, tlsConfig *tls.Config) (redis.UniversalClient, error) {
+// redisClient is for one server, for the cluster it is entered through, or for
+// the master that sentinels name. It connects to nothing.
+func redisClient(c *config.Redis, tlsConfig *tls.Config) (redisstore.Client, error) {
 	o := redisstore.ClientOptions{
 		Username: c.Username, Password: string(c.Password), PasswordFile: c.PasswordFile,
 		TLS: tlsConfig, Timeout: c.Timeout,
 	}
 	if o.PasswordFile != "" {
 		o.Password = "" // it is what the file held at the load; each connection reads what it holds then
+	}
+	if c.Sentinel != nil {
+		s := redisstore.SentinelOptions{
+			Master: c.Sentinel.Master, Addresses: c.Sentinel.Addresses,
+			Username: c.Sentinel.Username, Password: string(c.Sentinel.Password), PasswordFile: c.Sentinel.PasswordFile,
+		}
+		if s.PasswordFile != "" {
+			s.Password = ""
+		}
+		return redisstore.NewSentinelClient(s, o)
 	}
 	if len(c.Addresses) > 0 {
 		return redisstore.NewClusterClient(c.Addresses, o)
@@ -218,7 +226,7 @@ func (g *Gateway) storeStateChanged(sh *shared, open bool, err error, lasted tim
 func storeHint(kind string) string {
 	switch kind {
 	case redisstore.KindRefused:
-		return "see that Redis runs at the address of store.redis.url and that this machine can connect to it"
+		return "see that Redis, and its sentinels if there are any, run where store.redis says and that this machine can connect to them"
 	case redisstore.KindTimeout, redisstore.KindPool, redisstore.KindBusy:
 		return "Redis is reached but does not answer within store.redis.timeout: see its load and its slow log, and the network between"
 	case redisstore.KindAuth:
@@ -226,7 +234,9 @@ func storeHint(kind string) string {
 	case redisstore.KindNoPerm:
 		return "allow the user of store.redis to run EVAL, EVALSHA, TIME and the further commands that docs/OPERATING.md lists, on keys that begin with store.redis.key_prefix"
 	case redisstore.KindReadOnly:
-		return "store.redis.url names a replica; name the primary"
+		return "this is a replica: store.redis.url must name the master; sentinels, or a cluster that is failing over, will name another one in a moment"
+	case redisstore.KindMaxClients:
+		return "Redis has as many clients as its maxclients allows: raise it, or see who else is connected"
 	case redisstore.KindOOM:
 		return "Redis has reached maxmemory and evicts nothing: give it more memory, or the policy volatile-ttl"
 	case redisstore.KindMisconf:

@@ -96,23 +96,37 @@ type Store struct {
 	Redis         *Redis
 }
 
-// Redis is one Redis (or Valkey) server, or a cluster of them. Address, TLS and
+// Redis is one Redis (or Valkey) server, a cluster of them, or the one of several
+// that sentinels name as the master. Address, TLS and
 // credentials are already taken out of the URL.
 type Redis struct {
 	Network string // tcp or unix
-	Address string // host:port or path; empty for a cluster
+	Address string // host:port or path; empty for a cluster and with sentinels
 	// Addresses are where a cluster is entered, host:port each, in file order;
-	// empty: one server. Network is then tcp and DB 0.
+	// empty: no cluster. Network is then tcp and DB 0.
 	Addresses []string
-	DB        int
-	Username  string
-	Password  Secret // nil: none
+	// Sentinel says who knows the server; nil: no sentinels. Network is then tcp
+	// and DB 0.
+	Sentinel *Sentinel
+	DB       int
+	Username string
+	Password Secret // nil: none
 	// PasswordFile is read again for every new connection, so that a rotated
 	// password needs no restart; empty if the password was given otherwise.
 	PasswordFile string
 	TLS          *TLS          // nil: plain
 	Timeout      time.Duration // default 50ms; at most 10s
 	KeyPrefix    string        // default rl
+}
+
+// Sentinel is where to ask for the address of a master.
+type Sentinel struct {
+	Master    string   // the name under which the sentinels watch it
+	Addresses []string // of the sentinels, host:port each, in file order; not empty
+	Username  string   // for the sentinels, as for the server
+	Password  Secret   // nil: none
+	// PasswordFile is read again for every new connection.
+	PasswordFile string
 }
 
 // TLS is the client side of a TLS connection; paths are absolute.

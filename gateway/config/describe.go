@@ -24,6 +24,9 @@ func Describe(old, new *Config) []string {
 	if a, b := old.Store.Redis, new.Store.Redis; a != nil && b != nil && !bytes.Equal(a.Password, b.Password) {
 		d.say("store.redis: password changed")
 	}
+	if a, b := sentinel(old), sentinel(new); !bytes.Equal(a.Password, b.Password) {
+		d.say("store.redis.sentinel: password changed")
+	}
 	for _, path := range slices.Compact(slices.Sorted(slices.Values(tlsFiles(new)))) {
 		if a, b := contentOf(old, path), contentOf(new, path); a != nil && b != nil && *a != *b {
 			d.say("%s changed", path)
@@ -40,6 +43,14 @@ func Describe(old, new *Config) []string {
 		d.change(what, a.Plan, b.Plan)
 	})
 	return d.lines
+}
+
+// sentinel is that of c, an empty one if there is none.
+func sentinel(c *Config) Sentinel {
+	if c.Store.Redis == nil || c.Store.Redis.Sentinel == nil {
+		return Sentinel{}
+	}
+	return *c.Store.Redis.Sentinel
 }
 
 // tlsFiles are the files whose content matters beyond what a Config holds.
@@ -124,8 +135,15 @@ func settings(a, b *Config) []setting {
 			if c.Store.Redis == nil {
 				return "memory"
 			}
+			if c.Store.Redis.Sentinel != nil {
+				return "sentinel"
+			}
 			return strings.Join(c.Store.Redis.urls(), ", ")
 		}),
+		both("store.redis.sentinel.master", func(c *Config) string { return sentinel(c).Master }),
+		both("store.redis.sentinel.addresses", func(c *Config) string { return strings.Join(sentinel(c).Addresses, ", ") }),
+		both("store.redis.sentinel.username", func(c *Config) string { return sentinel(c).Username }),
+		both("store.redis.sentinel.password_file", func(c *Config) string { return sentinel(c).PasswordFile }),
 		both("store.memory.max_keys", func(c *Config) string { return strconv.Itoa(c.Store.MemoryMaxKeys) }),
 		both("store.redis.username", redis(func(r *Redis) string { return r.Username })),
 		both("store.redis.password_file", redis(func(r *Redis) string { return r.PasswordFile })),

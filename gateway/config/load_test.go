@@ -340,6 +340,55 @@ func TestRedisCluster(t *testing.T) {
 	}
 }
 
+// Who names the master, in file order, each with their own credentials. What is
+// printed is read again, and shows no password.
+func TestRedisSentinel(t *testing.T) {
+	for _, c := range []struct {
+		fields string
+		want   Redis
+	}{
+		{"sentinel: {master: mymaster, addresses: [a, 'b:26380', '[::1]']}", Redis{
+			Sentinel: &Sentinel{Master: "mymaster", Addresses: []string{"a:26379", "b:26380", "[::1]:26379"}},
+		}},
+		{"sentinel: {master: m, addresses: [a], username: w, password: 'q: #'}, username: u, password: '{p}', tls: {}, timeout: 70ms, key_prefix: k", Redis{
+			Sentinel: &Sentinel{Master: "m", Addresses: []string{"a:26379"}, Username: "w", Password: Secret("q: #")},
+			Username: "u", Password: Secret("{p}"), TLS: &TLS{}, Timeout: 70 * time.Millisecond, KeyPrefix: "k",
+		}},
+	} {
+		dir := smallDir(t, map[string]string{"routes.yaml": smallRoutes + "store: {redis: {" + c.fields + "}}\n"})
+		cfg, report := load(dir, nil)
+		if len(report.Problems) > 0 {
+			t.Fatal(text(report, dir))
+		}
+		c.want.Network = "tcp"
+		c.want.Timeout = max(c.want.Timeout, 50*time.Millisecond)
+		if c.want.KeyPrefix == "" {
+			c.want.KeyPrefix = "rl"
+		}
+		if d := cmp.Diff(&c.want, cfg.Store.Redis); d != "" {
+			t.Errorf("%s: %s", c.fields, d)
+		}
+		routes := parts(t, cfg)[0]
+		if strings.Contains(routes, "q: #") || strings.Contains(routes, "{p}") {
+			t.Errorf("%s: a password is printed:\n%s", c.fields, routes)
+		}
+		write(t, dir, map[string]string{"routes.yaml": routes})
+		again, report := load(dir, nil)
+		if again == nil {
+			t.Fatal(text(report, dir))
+		}
+		got := Describe(cfg, again)
+		if c.want.Password != nil {
+			// It is masked, so it is another one now.
+			if len(got) != 2 || got[0] != "store.redis: password changed" || got[1] != "store.redis.sentinel: password changed" {
+				t.Errorf("%s: changed by printing: %q", c.fields, got)
+			}
+		} else if got != nil {
+			t.Errorf("%s: changed by printing: %q", c.fields, got)
+		}
+	}
+}
+
 // What a candidate leaves out is as in the limit; a burst that follows the
 // number follows the candidate's.
 func TestCandidate(t *testing.T) {

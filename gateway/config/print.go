@@ -210,19 +210,21 @@ func (c *Config) routesNode() *yaml.Node {
 
 func (r *Redis) node() *yaml.Node {
 	m := newMapping(false)
-	if len(r.Addresses) > 0 {
+	switch {
+	case r.Sentinel != nil:
+		s := newMapping(false)
+		s.text("master", r.Sentinel.Master)
+		s.list("addresses", r.Sentinel.Addresses)
+		s.login(r.Sentinel.Username, r.Sentinel.Password, r.Sentinel.PasswordFile)
+		m.node("sentinel", s.n)
+	case len(r.Addresses) > 0:
 		m.list("urls", r.urls())
-	} else {
+	default:
 		m.text("url", r.urls()[0])
 	}
-	m.text("username", r.Username)
-	switch {
-	case r.PasswordFile != "":
-		m.text("password_file", r.PasswordFile)
-	case r.Password != nil:
-		m.text("password", masked)
-	}
-	if t := r.TLS; t != nil && *t != (TLS{}) {
+	m.login(r.Username, r.Password, r.PasswordFile)
+	// No scheme says that sentinels and their servers speak TLS.
+	if t := r.TLS; t != nil && (*t != (TLS{}) || r.Sentinel != nil) {
 		n := newMapping(true)
 		n.text("ca_file", t.CAFile)
 		n.text("cert_file", t.CertFile)
@@ -233,6 +235,17 @@ func (r *Redis) node() *yaml.Node {
 	m.duration("timeout", r.Timeout)
 	m.text("key_prefix", r.KeyPrefix)
 	return m.n
+}
+
+// login writes who logs in, with the password masked.
+func (m mapping) login(username string, password Secret, passwordFile string) {
+	m.text("username", username)
+	switch {
+	case passwordFile != "":
+		m.text("password_file", passwordFile)
+	case password != nil:
+		m.text("password", masked)
+	}
 }
 
 // urls writes the address, or those of a cluster, as URLs without user and

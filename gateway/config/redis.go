@@ -10,8 +10,12 @@ import (
 )
 
 const (
-	wantedURL  = "redis://host:port/db, rediss:// for TLS, or unix:///path"
-	wantedURLs = "redis://host:port or rediss://host:port, for one or more servers of a cluster"
+	wantedURL      = "redis://host:port/db, rediss:// for TLS, or unix:///path"
+	wantedURLs     = "redis://host:port or rediss://host:port, for one or more servers of a cluster"
+	wantedSentinel = "master, the name that the sentinels give it, and addresses, where they are"
+	wantedForms    = "url for one server, urls for a cluster, or sentinel"
+
+	redisPort, sentinelPort = "6379", "26379"
 )
 
 // readRedis reads store.redis. It returns nil if the url is empty or anything
@@ -23,19 +27,25 @@ func readRedis(v value) *Redis {
 	}
 	r := &Redis{Timeout: 50 * time.Millisecond, KeyPrefix: "rl"}
 	none, good := false, false
+	u, one := o.get("url", wantedURL)
+	us, many := o.get("urls", wantedURLs)
+	st, watched := o.get("sentinel", wantedSentinel)
 	switch {
-	case o.has("sentinel"):
-		o.get("url", wantedURL) // one mistake is enough
-		o.get("urls", wantedURLs)
-	case o.has("urls"):
-		if u, ok := o.get("url", wantedURL); ok {
-			u.keyErrorf("beside urls; want url for one server, or urls for a cluster")
+	case watched:
+		if one {
+			u.keyErrorf("beside sentinel; want %s", wantedForms)
 		}
-		if u, ok := o.get("urls", wantedURLs); ok {
-			good = r.readURLs(u)
+		if many {
+			us.keyErrorf("beside sentinel; want %s", wantedForms)
 		}
+		r.Sentinel = readSentinel(st)
+		r.Network, good = "tcp", r.Sentinel != nil
+	case many:
+		if one {
+			u.keyErrorf("beside urls; want %s", wantedForms)
+		}
+		good = r.readURLs(us)
 	default:
-		o.known = append(o.known, "urls")
 		if u, ok := o.need("url", wantedURL); ok {
 			if s, ok := u.text(wantedURL); ok {
 				if none = s == ""; !none {
@@ -47,11 +57,12 @@ func readRedis(v value) *Redis {
 			}
 		}
 	}
-	o.later("sentinel", "url, or urls for a cluster")
 	if s := o.word("username", "a user name"); s != "" {
 		r.Username = s
 	}
-	o.readPassword(r)
+	if password, file, given := o.readPassword(); given {
+		r.Password, r.PasswordFile = password, file
+	}
 	if good && r.Username != "" && r.Password == nil && !o.has("password") && !o.has("password_file") {
 		o.errorf("a user name without a password; want password or password_file beside it")
 	}
@@ -130,8 +141,71 @@ func (r *Redis) readURLs(v value) bool {
 	return good
 }
 
-// readPassword reads password or password_file, which beat the url.
-func (o *object) readPassword(r *Redis) {
+// readSentinel reads who knows the master. It returns nil if anything was wrong.
+func readSentinel(v value) *Sentinel {
+	o, ok := v.object(wantedSentinel)
+	if !ok {
+		return nil
+	}
+	s := &Sentinel{}
+	good := false
+	if m, ok := o.need("master", "the name under which the sentinels watch it"); ok {
+		s.Master, good = m.word("the name under which the sentinels watch it")
+	}
+	const wanted = "a list of host:port, where the sentinels are"
+	if a, ok := o.need("addresses", wanted); !ok || !s.readAddresses(a, wanted) {
+		good = false
+	}
+	s.Username = o.word("username", "a user name of the sentinels")
+	var given bool
+	s.Password, s.PasswordFile, given = o.readPassword()
+	if s.Username != "" && !given {
+		v.keyErrorf("a user name without a password; want password or password_file beside it")
+		good = false
+	}
+	o.done()
+	if !good {
+		return nil
+	}
+	return s
+}
+
+// readAddresses reads where the sentinels are, and returns whether nothing was
+// wrong.
+func (s *Sentinel) readAddresses(v value, wanted string) bool {
+	items, good := v.list(wanted)
+	if good && len(items) == 0 {
+		v.errorf("names no sentinel; want %s", wanted)
+		return false
+	}
+	first := map[string]value{}
+	for _, item := range items {
+		text, ok := item.word("host:port of a sentinel")
+		if !ok {
+			good = false
+			continue
+		}
+		address, err := parseHostPort(text, sentinelPort)
+		if err != nil {
+			// What is meant as a URL may hold a password.
+			item.errorf("%v; want host:port of a sentinel, without redis:// and without a user", err)
+			good = false
+			continue
+		}
+		if f, twice := first[address]; twice {
+			item.errorf("given twice; the first one is at line %d, column %d", f.n.Line, f.n.Column)
+			good = false
+			continue
+		}
+		first[address] = item
+		s.Addresses = append(s.Addresses, address)
+	}
+	return good
+}
+
+// readPassword reads password or password_file, the latter with its path, and
+// returns whether one of them is there, good or not.
+func (o *object) readPassword() (password Secret, path string, given bool) {
 	p, plain := o.get("password", "the password")
 	f, file := o.get("password_file", "a file that holds the password")
 	if plain && file {
@@ -142,14 +216,15 @@ func (o *object) readPassword(r *Redis) {
 		case ok && s == "":
 			p.errorf("empty; want the password, or leave it out")
 		case ok:
-			r.Password = Secret(s)
+			password = Secret(s)
 		}
 	}
 	if file {
-		if path, secret, ok := f.secretFile("the password"); ok {
-			r.Password, r.PasswordFile = secret, absolute(path)
+		if name, secret, ok := f.secretFile("the password"); ok {
+			password, path = secret, absolute(name)
 		}
 	}
+	return password, path, plain || file
 }
 
 // isKeyPrefix reports whether s may begin every key. A colon ends it, and a
@@ -206,23 +281,30 @@ func (r *Redis) parseURL(s string) error {
 	if err := r.parseDB(db); err != nil {
 		return err
 	}
-	if strings.HasPrefix(host, "[") != strings.Contains(host, "]") {
-		return errors.New("bad host")
+	var err error
+	r.Address, err = parseHostPort(host, redisPort)
+	return err
+}
+
+// parseHostPort reads host:port, or host alone with the port that is usual. No
+// error repeats any part of it.
+func parseHostPort(s, port string) (string, error) {
+	if strings.HasPrefix(s, "[") != strings.Contains(s, "]") {
+		return "", errors.New("bad host")
 	}
-	name, port := host, "6379"
-	if h, p, err := net.SplitHostPort(host); err == nil {
+	name := s
+	if h, p, err := net.SplitHostPort(s); err == nil {
 		name, port = h, p
-	} else if strings.HasPrefix(host, "[") {
-		name = strings.Trim(host, "[]")
+	} else if strings.HasPrefix(s, "[") {
+		name = strings.Trim(s, "[]")
 	}
 	if !isHost(name) {
-		return errors.New("bad host, or none")
+		return "", errors.New("bad host, or none")
 	}
 	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
-		return errors.New("bad port")
+		return "", errors.New("bad port")
 	}
-	r.Address = net.JoinHostPort(name, port)
-	return nil
+	return net.JoinHostPort(name, port), nil
 }
 
 // parseSocket reads what follows unix://: /path or /path?db=N.

@@ -22,6 +22,14 @@ import (
 // maxPasswordFile bounds what is read of a password file, in bytes.
 const maxPasswordFile = 64 << 10
 
+// A Client sends commands to wherever the counts are: those of [NewClient],
+// [NewClusterClient] and [NewSentinelClient], and any other of go-redis.
+type Client interface {
+	// Process sends one command and returns the error that the command then holds.
+	Process(ctx context.Context, cmd redis.Cmder) error
+	Close() error
+}
+
 // ClientOptions say where one Redis is and how to log in. Only Address is
 // required. User name and password are raw text, not percent-encoded.
 type ClientOptions struct {
@@ -70,17 +78,7 @@ func NewClient(o ClientOptions) (*redis.Client, error) {
 	if err := o.check(); err != nil {
 		return nil, fmt.Errorf("redis client: %w", err)
 	}
-	opt, err := o.redis()
-	if err != nil {
-		return nil, fmt.Errorf("redis client: %w", err)
-	}
-	if o.TLS != nil {
-		opt.TLSConfig = o.TLS.Clone()
-		if opt.TLSConfig.ServerName == "" && o.Network == "tcp" {
-			opt.TLSConfig.ServerName, _, _ = net.SplitHostPort(o.Address)
-		}
-	}
-	return redis.NewClient(opt), nil
+	return redis.NewClient(o.redis()), nil
 }
 
 // NewClusterClient returns a client for a Redis Cluster, which it gets to know
@@ -96,10 +94,7 @@ func NewClusterClient(addresses []string, o ClientOptions) (*redis.ClusterClient
 	if err := o.checkCluster(addresses); err != nil {
 		return nil, fmt.Errorf("redis cluster client: %w", err)
 	}
-	opt, err := o.redis()
-	if err != nil {
-		return nil, fmt.Errorf("redis cluster client: %w", err)
-	}
+	opt := o.redis()
 	cluster := &redis.ClusterOptions{
 		Addrs:        slices.Clone(addresses),
 		MaxRedirects: 3,
@@ -136,7 +131,7 @@ func NewClusterClient(addresses []string, o ClientOptions) (*redis.ClusterClient
 }
 
 // redis returns the settings that every client has.
-func (o *ClientOptions) redis() (*redis.Options, error) {
+func (o *ClientOptions) redis() *redis.Options {
 	quiet()
 	opt := &redis.Options{
 		Network: o.Network,
@@ -171,11 +166,14 @@ func (o *ClientOptions) redis() (*redis.Options, error) {
 		// Two commands less for every new connection.
 		DisableIdentity: true,
 	}
+	if o.TLS != nil {
+		opt.TLSConfig = o.TLS.Clone()
+		if opt.TLSConfig.ServerName == "" && o.Network == "tcp" {
+			opt.TLSConfig.ServerName, _, _ = net.SplitHostPort(o.Address)
+		}
+	}
 	switch {
 	case o.PasswordFile != "":
-		if _, err := readPassword(o.PasswordFile); err != nil {
-			return nil, err
-		}
 		opt.CredentialsProviderContext = func(context.Context) (string, string, error) {
 			password, err := readPassword(o.PasswordFile)
 			if err != nil {
@@ -186,7 +184,7 @@ func (o *ClientOptions) redis() (*redis.Options, error) {
 	default:
 		opt.Username, opt.Password = o.Username, o.Password
 	}
-	return opt, nil
+	return opt
 }
 
 // check validates o and fills in the defaults.
@@ -213,15 +211,21 @@ func (o *ClientOptions) check() error {
 
 // checkCluster is check for the client of a cluster.
 func (o *ClientOptions) checkCluster(addresses []string) error {
+	if o.DB != 0 {
+		return fmt.Errorf("db: want 0, the only one that a cluster has, got %d", o.DB)
+	}
+	return o.checkAddresses(addresses, "nodes")
+}
+
+// checkAddresses is check where the server is found through others.
+func (o *ClientOptions) checkAddresses(addresses []string, what string) error {
 	switch {
 	case o.Network != "" && o.Network != "tcp":
-		return fmt.Errorf("network: want tcp, which nodes of a cluster talk, got %q", o.Network)
+		return fmt.Errorf("network: want tcp, which %s talk, got %q", what, o.Network)
 	case o.Address != "":
 		return fmt.Errorf("address: want it among the addresses, got %q", o.Address)
-	case o.DB != 0:
-		return fmt.Errorf("db: want 0, the only one that a cluster has, got %d", o.DB)
 	case len(addresses) == 0:
-		return errors.New("addresses: want host:port of one or more nodes")
+		return fmt.Errorf("addresses: want host:port of one or more %s", what)
 	}
 	for _, address := range addresses {
 		if _, _, err := net.SplitHostPort(address); err != nil {
@@ -250,6 +254,11 @@ func (o *ClientOptions) checkRest() error {
 		return fmt.Errorf("timeout: want 1ms or more, got %s", o.Timeout)
 	case o.PoolSize < 1:
 		return fmt.Errorf("pool size: want 1 or more, got %d", o.PoolSize)
+	}
+	if o.PasswordFile != "" {
+		if _, err := readPassword(o.PasswordFile); err != nil {
+			return err
+		}
 	}
 	return nil
 }

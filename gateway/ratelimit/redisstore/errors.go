@@ -21,6 +21,7 @@ const (
 	KindTimeout     = "timeout"     // no answer in time; the charge may have happened
 	KindLost        = "lost"        // the connection broke off before the answer; the charge may have happened
 	KindPool        = "pool"        // all connections were busy for too long
+	KindMaxClients  = "maxclients"  // the server has as many clients as it takes
 	KindReadOnly    = "readonly"    // the server is a replica
 	KindOOM         = "oom"         // the server has reached maxmemory and evicts nothing
 	KindLoading     = "loading"     // the server is reading its data set
@@ -42,7 +43,7 @@ const (
 // them at zero.
 func Kinds() []string {
 	return []string{
-		KindRefused, KindTimeout, KindLost, KindPool, KindReadOnly, KindOOM, KindLoading, KindMoved,
+		KindRefused, KindTimeout, KindLost, KindPool, KindMaxClients, KindReadOnly, KindOOM, KindLoading, KindMoved,
 		KindClusterDown, KindAuth, KindNoPerm, KindBusy, KindMisconf, KindNoScript, KindCorrupt,
 		KindClosed, KindCanceled, KindClock, KindOther,
 	}
@@ -178,6 +179,8 @@ func replyKind(msg string) string {
 		return KindAuth
 	case strings.HasPrefix(msg, "The user executing the script"):
 		return KindNoPerm // may run scripts, but not what ours does
+	case strings.HasPrefix(msg, "max number of clients"):
+		return KindMaxClients
 	}
 	return KindOther
 }

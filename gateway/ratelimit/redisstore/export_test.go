@@ -5,8 +5,6 @@ import (
 	_ "embed"
 	"slices"
 
-	"github.com/redis/go-redis/v9"
-
 	"bouncer/gateway/ratelimit"
 )
 
@@ -17,7 +15,7 @@ import (
 var virtualPrelude string
 
 // NewVirtual returns a store whose now is what clock returns, in µs.
-func NewVirtual(client redis.UniversalClient, o Options, clock func() int64) (*Store, error) {
+func NewVirtual(client Client, o Options, clock func() int64) (*Store, error) {
 	return newStore(client, o, virtualPrelude, clock)
 }
 

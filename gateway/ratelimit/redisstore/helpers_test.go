@@ -35,7 +35,7 @@ func open(t testing.TB, co redisstore.ClientOptions, o redisstore.Options) *redi
 }
 
 // storeOn returns a store on client, closed when t is over.
-func storeOn(t testing.TB, client redis.UniversalClient, o redisstore.Options) *redisstore.Store {
+func storeOn(t testing.TB, client redisstore.Client, o redisstore.Options) *redisstore.Store {
 	t.Helper()
 	store, err := redisstore.New(client, o)
 	if err != nil {

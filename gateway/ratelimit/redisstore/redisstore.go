@@ -18,7 +18,9 @@
 // of which the server has run nothing or charged nothing: it answers NOSCRIPT
 // and is sent the script itself; a node of a cluster says who has the slot; and
 // the windows of a calendar that were sent lie elsewhere by the server's clock,
-// and are laid anew by the time that it said, once.
+// and are laid anew by the time that it said, once. While a slot is moved, keys of
+// one caller may be on two nodes, neither of which decides then (TRYAGAIN); they
+// are asked again until they are together or the time is up.
 //
 // [Kind] says in one word what went wrong. A value that this package never wrote
 // under its keys is an error of kind "corrupt" and stays as it is; a well-formed
@@ -99,6 +101,10 @@ const DefaultTimeout = 50 * time.Millisecond
 // DefaultKeyPrefix begins every key if nothing else is said.
 const DefaultKeyPrefix = "rl"
 
+// maxBroken is how many broken connections in a row a probe gets past: more than
+// most pools have, and few enough for a server that hangs up on everybody.
+const maxBroken = 256
+
 // Options tune a [Store]. The zero value is good.
 type Options struct {
 	// KeyPrefix begins every key: letters, digits and _ - . only. Stores with
@@ -120,7 +126,7 @@ type Options struct {
 // A Store is a [ratelimit.Store] in Redis. It starts no goroutine and is safe
 // for concurrent use. Make it with [New].
 type Store struct {
-	client  redis.UniversalClient
+	client  Client
 	cluster *redis.ClusterClient // client, if it is one
 	prefix  string               // "rl:v1:"
 	timeout time.Duration
@@ -141,11 +147,11 @@ var _ ratelimit.Store = (*Store)(nil)
 // when the program starts is no error. Use [NewClient] for a client whose
 // settings keep the promise of Options.Timeout; with another, the promise is as
 // good as that client keeps deadlines. Closing the store closes the client.
-func New(client redis.UniversalClient, o Options) (*Store, error) {
+func New(client Client, o Options) (*Store, error) {
 	return newStore(client, o, lua("prelude"), nil)
 }
 
-func newStore(client redis.UniversalClient, o Options, prelude string, clock func() int64) (*Store, error) {
+func newStore(client Client, o Options, prelude string, clock func() int64) (*Store, error) {
 	if client == nil {
 		return nil, errors.New("redis store: want a client, got nil")
 	}
@@ -279,11 +285,20 @@ func (s *Store) call(ctx context.Context, charges []ratelimit.Charge, extra []in
 // Probe does what a decision does, the same script and a write with an expiry,
 // on a key of its own, so that what it says of the store holds for decisions.
 // It ends within Options.Timeout, or when ctx does.
+//
+// Unlike a decision it goes on to the next connection when one has broken off. A
+// server that was restarted has closed them all, which is seen beforehand, but
+// not through TLS: there each one costs whoever is first to use it an error.
 func (s *Store) Probe(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	var dst [1]ratelimit.Decision
-	_, _, err := s.take(ctx, s.probe, nil, dst[:], nil)
+	var err error
+	for range maxBroken {
+		if _, _, err = s.take(ctx, s.probe, nil, dst[:], nil); Kind(err) != KindLost {
+			break
+		}
+	}
 	return err
 }
 

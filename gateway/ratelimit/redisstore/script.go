@@ -337,16 +337,32 @@ func (s *Store) run(ctx context.Context, c *call) (reply []int64, err error) {
 }
 
 func (s *Store) process(ctx context.Context, c *call) ([]int64, error) {
-	cmd := once{redis.NewIntSliceCmd(ctx, c.args...)}
-	// Process returns the error that the command holds.
-	if err := s.client.Process(ctx, cmd); err != nil {
-		if s.cluster != nil {
-			s.relearn(ctx, err)
+	for wait := time.Millisecond; ; wait = min(2*wait, maxTryAgain) {
+		cmd := once{redis.NewIntSliceCmd(ctx, c.args...)}
+		err := s.client.Process(ctx, cmd)
+		if err == nil {
+			return cmd.Val(), nil
 		}
-		return nil, err
+		if s.cluster == nil {
+			return nil, err
+		}
+		if !redis.IsTryAgainError(err) {
+			s.relearn(ctx, err)
+			return nil, err
+		}
+		// The keys are on their way to another node and not together; neither
+		// has run anything.
+		select {
+		case <-ctx.Done():
+			return nil, err
+		case <-time.After(wait):
+		}
 	}
-	return cmd.Val(), nil
 }
+
+// maxTryAgain is the longest wait before keys that are being moved are asked for
+// again. Moving a key takes well below a millisecond, a slot of them some more.
+const maxTryAgain = 8 * time.Millisecond
 
 // once is a command that is sent once. A cluster client repeats others whose
 // reply was lost, whatever its MaxRetries; it still follows a redirection, for
