@@ -214,7 +214,7 @@ func (o *ClientOptions) checkCluster(addresses []string) error {
 	if o.DB != 0 {
 		return fmt.Errorf("db: want 0, the only one that a cluster has, got %d", o.DB)
 	}
-	return o.checkAddresses(addresses, "nodes")
+	return o.checkAddresses(addresses, "nodes of a cluster")
 }
 
 // checkAddresses is check where the server is found through others.

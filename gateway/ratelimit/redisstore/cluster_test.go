@@ -381,7 +381,7 @@ func TestClusterOptionsSayWhatIsWrong(t *testing.T) {
 		options   redisstore.ClientOptions
 		want      string
 	}{
-		{nil, redisstore.ClientOptions{}, "redis cluster client: addresses: want host:port of one or more nodes"},
+		{nil, redisstore.ClientOptions{}, "redis cluster client: addresses: want host:port of one or more nodes of a cluster"},
 		{[]string{there, "localhost"}, redisstore.ClientOptions{}, `redis cluster client: addresses: want host:port, got "localhost"`},
 		{[]string{there}, redisstore.ClientOptions{DB: 1}, "redis cluster client: db: want 0, the only one that a cluster has, got 1"},
 		{[]string{there}, redisstore.ClientOptions{Address: there}, `redis cluster client: address: want it among the addresses, got "127.0.0.1:1"`},

@@ -80,6 +80,13 @@ func TestKinds(t *testing.T) {
 		srv.Freeze()
 		return take(t, open(t, redisstore.ClientOptions{Address: srv.Addr()}, redisstore.Options{Timeout: 20 * time.Millisecond}))
 	})
+	story(redisstore.KindMaxClients, "full", func(t *testing.T) error {
+		srv := redistest.Start(t)
+		if err := srv.Client(t).ConfigSet(t.Context(), "maxclients", "1").Err(); err != nil {
+			t.Fatal(err)
+		}
+		return take(t, at(t, srv.Addr()))
+	})
 	story(redisstore.KindLost, "hangs up", func(t *testing.T) error {
 		return take(t, at(t, serve(t, func(c net.Conn) {
 			r := redisCommands(c)
