@@ -21,7 +21,7 @@ const (
 	KindTimeout     = "timeout"     // no answer in time; the charge may have happened
 	KindLost        = "lost"        // the connection broke off before the answer; the charge may have happened
 	KindPool        = "pool"        // all connections were busy for too long
-	KindMaxClients  = "maxclients"  // the server has as many clients as it takes
+	KindMaxClients  = "maxclients"  // the server has as many clients as it takes; often seen as "lost"
 	KindReadOnly    = "readonly"    // the server is a replica
 	KindOOM         = "oom"         // the server has reached maxmemory and evicts nothing
 	KindLoading     = "loading"     // the server is reading its data set

@@ -62,31 +62,32 @@ func (s *Store) Inspect(ctx context.Context) ([]Facts, error) {
 	return all, err
 }
 
-func inspect(ctx context.Context, c redis.Cmdable) (Facts, error) {
+func inspect(ctx context.Context, c Client) (Facts, error) {
 	var f Facts
 	for range roundTrips {
 		sent := time.Now()
-		at, err := c.Time(ctx).Result()
-		if err != nil {
+		now := redis.NewTimeCmd(ctx, "time")
+		if err := c.Process(ctx, now); err != nil {
 			return f, fmt.Errorf("ask redis for its time: %w", err)
 		}
 		took := time.Since(sent)
 		if f.RoundTrip == 0 || took < f.RoundTrip {
 			f.RoundTrip = took
-			f.Ahead = at.Sub(sent.Add(took / 2).Round(0))
+			f.Ahead = now.Val().Sub(sent.Add(took / 2).Round(0))
 		}
 	}
-	text, err := c.Info(ctx).Result()
-	if err != nil {
+	text := redis.NewStringCmd(ctx, "info")
+	if err := c.Process(ctx, text); err != nil {
 		if Kind(err) == KindNoPerm {
 			return f, nil // the ACL that a gateway needs has no INFO
 		}
 		return f, fmt.Errorf("ask redis about itself: %w", err)
 	}
-	f.read(text)
+	f.read(text.Val())
 	// A server that has not saved yet may still be going to.
-	if save, err := c.ConfigGet(ctx, "save").Result(); err == nil {
-		f.Snapshots = save["save"] != ""
+	save := redis.NewMapStringStringCmd(ctx, "config", "get", "save")
+	if err := c.Process(ctx, save); err == nil {
+		f.Snapshots = save.Val()["save"] != ""
 	}
 	return f, nil
 }

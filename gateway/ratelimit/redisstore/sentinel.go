@@ -273,13 +273,17 @@ func (c *SentinelClient) look() (answer, error) {
 			answers <- a
 		}()
 	}
-	best, errs := answer{epoch: -1}, []error(nil)
+	best, failed := answer{epoch: -1}, error(nil)
 	var late <-chan time.Time
 	for waiting := len(c.sentinels); waiting > 0; waiting-- {
 		select {
 		case a := <-answers:
 			if a.err != nil {
-				errs = append(errs, a.err)
+				if failed == nil {
+					failed = a.err
+				} else {
+					failed = fmt.Errorf("%w; %w", failed, a.err)
+				}
 				continue
 			}
 			if a.epoch > best.epoch {
@@ -293,7 +297,7 @@ func (c *SentinelClient) look() (answer, error) {
 		}
 	}
 	if best.epoch < 0 {
-		return best, fmt.Errorf("ask the sentinels for the master %q: %w", c.name, errors.Join(errs...))
+		return best, fmt.Errorf("ask the sentinels for the master %q: %w", c.name, failed)
 	}
 	return best, nil
 }
