@@ -226,7 +226,7 @@ func (g *Gateway) storeStateChanged(sh *shared, open bool, err error, lasted tim
 func storeHint(kind string) string {
 	switch kind {
 	case redisstore.KindRefused:
-		return "see that Redis, and its sentinels if there are any, run where store.redis says and that this machine can connect to them"
+		return "see that Redis runs where store.redis says, as do its sentinels if it has any, and that this machine can connect to it"
 	case redisstore.KindTimeout, redisstore.KindPool, redisstore.KindBusy:
 		return "Redis is reached but does not answer within store.redis.timeout: see its load and its slow log, and the network between"
 	case redisstore.KindAuth:
@@ -234,7 +234,7 @@ func storeHint(kind string) string {
 	case redisstore.KindNoPerm:
 		return "allow the user of store.redis to run EVAL, EVALSHA, TIME and the further commands that docs/OPERATING.md lists, on keys that begin with store.redis.key_prefix"
 	case redisstore.KindReadOnly:
-		return "this is a replica: store.redis.url must name the master; sentinels, or a cluster that is failing over, will name another one in a moment"
+		return "store.redis.url names a replica; name the primary. With sentinels and on a cluster, wait for the failover to end"
 	case redisstore.KindMaxClients:
 		return "Redis has as many clients as its maxclients allows: raise it, or see who else is connected"
 	case redisstore.KindOOM:
