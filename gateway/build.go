@@ -295,7 +295,9 @@ func sameUpstream(a, b *config.Upstream) bool {
 func labels(cfg *config.Config) telemetry.Labels {
 	l := telemetry.Labels{Sources: []string{string(ratelimit.SourceMemory)}}
 	if cfg.Store.Redis != nil {
-		l.Sources = []string{string(ratelimit.SourceRedis), string(ratelimit.SourceLocalCap), string(ratelimit.SourceMemory)}
+		l.Sources = []string{
+			string(ratelimit.SourceRedis), string(ratelimit.SourceDenyCache), string(ratelimit.SourceLocalCap), string(ratelimit.SourceMemory),
+		}
 	}
 	if leases(cfg) {
 		l.Sources = append(l.Sources, string(ratelimit.SourceLease))

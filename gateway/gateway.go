@@ -43,6 +43,7 @@ import (
 	"bouncer/gateway/auth"
 	"bouncer/gateway/config"
 	"bouncer/gateway/ratelimit"
+	"bouncer/gateway/ratelimit/denycache"
 	"bouncer/gateway/ratelimit/memory"
 	"bouncer/gateway/telemetry"
 	"bouncer/gateway/topk"
@@ -70,6 +71,7 @@ type Gateway struct {
 	// These outlive configurations: counts, and what is known of the store and
 	// the upstreams, must not start anew because a number was edited.
 	edgeStore   *memory.Store
+	denied      *denycache.Cache // what Redis has denied
 	topDenied   *topk.Sketch
 	certificate atomic.Pointer[tls.Certificate] // nil without listen.https
 
@@ -117,9 +119,14 @@ func New(o Options) (*Gateway, error) {
 	g.instance = crand.Text()
 	g.boardWarning = rate.Sometimes{First: 1, Interval: time.Hour}
 	g.untrusted = rate.Sometimes{First: 1, Interval: time.Hour}
-	g.telemetry = telemetry.New(telemetry.Options{Out: o.Log, StoreErrorKinds: storeErrorKinds(), AuthReason: authReason})
-	g.log = g.telemetry.Logger()
 	var err error
+	if g.denied, err = denycache.New(denycache.Options{}); err != nil {
+		return nil, fmt.Errorf("make the table of denials: %w", err)
+	}
+	g.telemetry = telemetry.New(telemetry.Options{
+		Out: o.Log, StoreErrorKinds: storeErrorKinds(), AuthReason: authReason, DenyCache: g.deniedStats,
+	})
+	g.log = g.telemetry.Logger()
 	if g.topDenied, err = topk.New(topDeniedKeys, 10*time.Minute); err != nil {
 		return nil, fmt.Errorf("make the list of denied keys: %w", err)
 	}
@@ -158,6 +165,12 @@ func authReason(err error) string {
 		return telemetry.AuthNotLookedAt
 	}
 	return telemetry.AuthMissing
+}
+
+// deniedStats is for the metrics.
+func (g *Gateway) deniedStats() (entries int, evictions uint64) {
+	s := g.denied.Stats()
+	return s.Entries, s.Evictions
 }
 
 // deniedKey counts a denial for the list of the most denied partitions.

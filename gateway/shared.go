@@ -14,6 +14,7 @@ import (
 	"bouncer/gateway/config"
 	"bouncer/gateway/fallback"
 	"bouncer/gateway/ratelimit"
+	"bouncer/gateway/ratelimit/denycache"
 	"bouncer/gateway/ratelimit/lease"
 	"bouncer/gateway/ratelimit/memory"
 	"bouncer/gateway/ratelimit/redisstore"
@@ -28,6 +29,7 @@ type shared struct {
 	redis    *redisstore.Store  // nil without Redis
 	leases   *lease.Leases      // nil without Redis
 	fallback *fallback.Fallback // nil without Redis
+	denied   *denycache.Cache   // what redis has denied
 	board    *redisstore.Board  // nil without Redis
 
 	// forget is called where something may have come back to buckets, so that
@@ -42,7 +44,8 @@ type shared struct {
 
 // makeShared builds the store of cfg. It connects to nothing and starts nothing.
 func (g *Gateway) makeShared(cfg *config.Config) (*shared, error) {
-	sh := &shared{cfg: cfg.Store.Redis}
+	sh := &shared{cfg: cfg.Store.Redis, denied: g.denied}
+	sh.forget = append(sh.forget, sh.forgetDenied)
 	source := ratelimit.SourceMemory
 	if sh.cfg != nil {
 		source = ratelimit.SourceLocalCap
@@ -142,12 +145,23 @@ func redisClient(c *config.Redis, tlsConfig *tls.Config) (redisstore.Client, err
 // storeErrorKinds are all the labels gateway_store_errors_total can have.
 func storeErrorKinds() []string { return redisstore.Kinds() }
 
-// storeFor gives the store in the fail mode of a route. Memory never fails.
+// storeFor gives the store in the fail mode of a route. Memory never fails. What
+// Redis denied until then is denied until then, also while it is away.
 func (sh *shared) storeFor(m config.FailMode) ratelimit.Store {
 	if sh.fallback == nil {
 		return sh.memory
 	}
-	return sh.fallback.Store(fallback.Mode(m))
+	return sh.denied.Over(sh.fallback.Store(fallback.Mode(m)))
+}
+
+// forgetDenied gives up what was denied by buckets that something came back to;
+// see forget.
+func (sh *shared) forgetDenied(buckets []uint64, all bool) {
+	if all {
+		sh.denied.Clear()
+		return
+	}
+	sh.denied.Free(buckets)
 }
 
 // start finds out, before the first request, whether the store is there and who

@@ -24,7 +24,7 @@ type Labels struct {
 	// Trials are those of them that are decided without being enforced; Limits
 	// holds them too.
 	Trials []Trial
-	// Sources are who can decide: redis, memory, local_cap, none.
+	// Sources are who can decide: redis, memory, lease, deny_cache, local_cap, none.
 	Sources []string
 	// Targets are all servers of all upstreams.
 	Targets []Target

@@ -82,7 +82,7 @@ func native(o prometheus.HistogramOpts) prometheus.HistogramOpts {
 	return o
 }
 
-func newMetrics(reg prometheus.Registerer, storeErrorKinds, authReasons []string, dropped func() int64) metrics {
+func newMetrics(reg prometheus.Registerer, o *Options, dropped func() int64) metrics {
 	counter := func(name, help string) prometheus.CounterOpts {
 		return prometheus.CounterOpts{Name: name, Help: help}
 	}
@@ -142,12 +142,12 @@ func newMetrics(reg prometheus.Registerer, storeErrorKinds, authReasons []string
 	}
 	storeErrors := prometheus.NewCounterVec(counter("gateway_store_errors_total",
 		"Calls of the shared store that failed, by what went wrong: decisions, refunds, and what instances tell each other."), []string{"kind"})
-	for _, kind := range append([]string{other}, storeErrorKinds...) {
+	for _, kind := range append([]string{other}, o.StoreErrorKinds...) {
 		m.storeErrors[kind] = storeErrors.WithLabelValues(clean(kind))
 	}
 	auth := prometheus.NewCounterVec(counter("gateway_auth_total",
 		"Attempts to authenticate, by kind of credential and outcome."), []string{"method", "outcome"})
-	for _, l := range authCombinations(authReasons) {
+	for _, l := range authCombinations(o.AuthReasons) {
 		m.auth[l] = auth.WithLabelValues(clean(l.method), clean(l.outcome))
 	}
 	reloads := prometheus.NewCounterVec(counter("gateway_config_reloads_total",
@@ -157,6 +157,12 @@ func newMetrics(reg prometheus.Registerer, storeErrorKinds, authReasons []string
 	logDropped := prometheus.NewCounterFunc(counter("gateway_log_dropped_total",
 		"Log lines lost because whatever reads the log was too slow or gone."),
 		func() float64 { return float64(dropped()) })
+	denials := prometheus.NewGaugeFunc(gauge("gateway_deny_cache_entries",
+		"Denials by Redis that are held and told again without asking it; those that are over count until their place is needed."),
+		func() float64 { n, _ := o.DenyCache(); return float64(n) })
+	pushedOut := prometheus.NewCounterFunc(counter("gateway_deny_cache_evictions_total",
+		"Denials that made room for others, because too many were held."),
+		func() float64 { _, n := o.DenyCache(); return float64(n) })
 	m.instances.Set(1) // this one
 
 	reg.MustRegister(
@@ -166,7 +172,7 @@ func newMetrics(reg prometheus.Registerer, storeErrorKinds, authReasons []string
 		m.requests, m.duration, m.added, m.inFlight, m.decisions, m.remaining, m.storeTook,
 		m.fallback, m.overflow, m.unknown, m.leased, m.stranded, m.leasesFull, m.instances, m.upRequests, m.up,
 		m.lastOK, m.lastOKTime, m.configInfo, m.certExpiry,
-		storeErrors, auth, reloads, logDropped,
+		storeErrors, auth, reloads, logDropped, denials, pushedOut,
 	)
 	return m
 }

@@ -26,6 +26,9 @@ type Options struct {
 	// CloseTimeout bounds how long Close waits for a reader of Out that stands
 	// still, > 0; 0 means 2s.
 	CloseTimeout time.Duration
+	// DenyCache returns how many denials are held, and how many have been pushed
+	// out by others; nil means none. It is called for each scrape.
+	DenyCache func() (entries int, evictions uint64)
 	// StoreErrorKinds are the kinds that StoreFailed is called with; nil means
 	// DefaultStoreErrorKinds. Any other kind counts as "other".
 	StoreErrorKinds []string
@@ -87,6 +90,9 @@ func New(o Options) *Telemetry {
 	if o.CloseTimeout <= 0 {
 		o.CloseTimeout = 2 * time.Second
 	}
+	if o.DenyCache == nil {
+		o.DenyCache = func() (int, uint64) { return 0, 0 }
+	}
 	if o.StoreErrorKinds == nil {
 		o.StoreErrorKinds = DefaultStoreErrorKinds()
 	}
@@ -98,7 +104,7 @@ func New(o Options) *Telemetry {
 		subjects: make(map[string]bool),
 	}
 	t.logger = newLogger(t.lines, o.Level)
-	t.metrics = newMetrics(t.registry, o.StoreErrorKinds, o.AuthReasons, t.lines.dropped.Load)
+	t.metrics = newMetrics(t.registry, &o, t.lines.dropped.Load)
 	t.handler = promhttp.HandlerFor(t.registry, promhttp.HandlerOpts{
 		ErrorLog: slog.NewLogLogger(t.logger.Handler(), slog.LevelError),
 		// One broken series must not hide the others in the middle of an incident.
