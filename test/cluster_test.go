@@ -489,12 +489,14 @@ func TestAQueueOnAnotherNodeKeepsThePlacesOfTheDenied(t *testing.T) {
 		}
 	}
 	spent, waiting := users[0], users[1]
+	// With count_rejected the nodes are asked for each denial.
+	//
 	// A drip takes longer than any test: what is taken stays taken, and a request
 	// that waited for its turn would not be answered in time.
 	s := clusterSite(t, u, c, `
 default_plan: many
 plans:
-  one:  {limits: [{name: mine, algorithm: fixed_window, limit: 1/day}]}
+  one:  {limits: [{name: mine, algorithm: fixed_window, limit: 1/day, count_rejected: true}]}
   many: {limits: [{name: mine, algorithm: fixed_window, limit: 9/day}]}
 `, keyEntry(spent, "plan: one")+keyEntry(waiting, "plan: many"))
 	s.write("routes.yaml", string(must(os.ReadFile(s.path("routes.yaml"))))+`

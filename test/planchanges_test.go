@@ -25,8 +25,13 @@ type planTable struct {
 }
 
 func newPlanTable(t *testing.T, users ...string) *planTable {
+	return newPlanTableOn(t, redistest.Start(t), users...)
+}
+
+// newPlanTableOn is newPlanTable on a server that the test looks at.
+func newPlanTableOn(t *testing.T, srv *redistest.Server, users ...string) *planTable {
 	u := newUpstream(t, nil)
-	p := &planTable{weatherSite: newWeatherSite(t, u, redisStore(redistest.Start(t).URL())), users: users}
+	p := &planTable{weatherSite: newWeatherSite(t, u, redisStore(srv.URL())), users: users}
 	keys := "keys:\n"
 	for _, user := range users {
 		keys += keyEntry(user, "tenant: acme-"+user)
