@@ -284,7 +284,6 @@ func TestTheCacheDeniesNobodyWhomTheStoreWouldAdmit(t *testing.T) {
 			for i := range all {
 				all[i].Partition = rapid.SampledFrom([]string{priya, "{global}", "{tenant:acme}"}).Draw(rt, "partition")
 			}
-			last := make([]ratelimit.Decision, 1)
 			for range rapid.IntRange(1, 60).Draw(rt, "requests") {
 				from := rapid.IntRange(0, len(all)-1).Draw(rt, "from")
 				cs := append([]ratelimit.Charge(nil), all[from:]...)
@@ -292,7 +291,7 @@ func TestTheCacheDeniesNobodyWhomTheStoreWouldAdmit(t *testing.T) {
 				for i := range cs {
 					cs[i].Cost = cost
 				}
-				last = y.take(cs)
+				last := y.take(cs)
 				if last[0].Source == ratelimit.SourceDenyCache {
 					if ds, _ := y.redis.Take(t.Context(), cs, nil); ratelimit.Admitted(ds) {
 						rt.Fatalf("denied by the cache: %+v, admitted by the store: %+v", last, ds)

@@ -43,7 +43,7 @@ func (t *table) init(size int) error {
 	return nil
 }
 
-func (t *table) shard(k key) *shard { return &t.shards[k[0]&uint64(len(t.shards)-1)] }
+func (t *table) shard(k key) *shard { return &t.shards[k[0]&uint64(len(t.shards)-1)] } //nolint:gosec // there are some
 
 // get returns the entry of k, or nil.
 func (t *table) get(k key) *denial {
