@@ -128,3 +128,25 @@ func TestADenialHoldsWhileRedisIsAway(t *testing.T) {
 		t.Errorf("the access log says %v", line)
 	}
 }
+
+// What changes on one instance is given up on the others: here a plan, which one
+// of them has loaded and the other not yet.
+func TestAPlanThatAnotherInstanceLoadsGivesUpDenials(t *testing.T) {
+	t.Parallel() // it mostly waits
+	srv := redistest.Start(t)
+	one, two := newPlanTableOn(t, srv, "priya"), newPlanTableOn(t, srv, "priya")
+	plan := func(n int) map[string]string {
+		return map[string]string{"priya": fmt.Sprintf("name: l, algorithm: fixed_window, limit: %d/day", n)}
+	}
+	one.plans(plan(2))
+	two.plans(plan(2))
+	one.wantSpend("priya", 4, 2)
+	held := func() float64 { return one.g.sum("gateway_deny_cache_entries") }
+	if n := held(); n != 1 {
+		t.Fatalf("%v denials are held, want 1", n)
+	}
+	two.plans(plan(4))
+	eventually(t, "the denial is given up", func() bool { return held() == 0 })
+	two.wantSpend("priya", 4, 2)
+	one.wantSpend("priya", 2, 0) // its own plan is as it was
+}
