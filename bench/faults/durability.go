@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"bouncer/bench/internal/rig"
+	"bouncer/internal/redistest"
 )
 
 // The durability table: how much more than its limit a caller was given because
@@ -42,8 +43,6 @@ type durable struct {
 // A keeper is how a Redis is set up, and how it dies and comes back in a round.
 type keeper struct {
 	store string
-	// wire is where the gateways connect; nil: to Redis itself.
-	wire *wire
 	// die kills the Redis that has the caller's counts.
 	die func(caller string)
 	// back brings about what serves from now on. It may return before that serves.
@@ -73,25 +72,85 @@ func keepings() []keeping {
 		{"no persistence", alone()},
 		{"append-only file, `everysec`", alone("--appendonly", "yes", "--appendfsync", "everysec")},
 		{"append-only file, `always`", alone("--appendonly", "yes", "--appendfsync", "always")},
-		{"one replica, promoted by hand", func(x *experiment) keeper {
-			n := x.network()
-			primary, replica := n.s, x.server()
-			replica.follow(primary)
+		{"one replica, promoted by hand", byHand(0)},
+		{"one replica 100 ms away, promoted by hand", byHand(replicaAway)},
+		{"two replicas, sentinels", func(x *experiment) keeper {
+			s := redistest.StartSentinel(x, redistest.SentinelOptions{})
+			master := s.Master(x, s.Sentinels[0])
+			var dead *redistest.Server
 			return keeper{
-				store: storeAt(n.addr), wire: n.wire,
-				die: func(string) { primary.Kill() },
-				back: func() {
-					replica.do("REPLICAOF", "NO", "ONE")
-					address := replica.Addr()
-					n.target.Store(&address)
-				},
+				store: sentinelStore(s),
+				die:   func(string) { dead = master; dead.Kill() },
+				back:  func() { master = x.elected(s, dead) },
 				restore: func() {
-					primary.Restart()
-					primary.follow(replica)
-					primary, replica = replica, primary
+					dead.Restart()
+					// The sentinels would notice in some ten seconds.
+					x.must(dead.Client(x).Do(x.ctx, "REPLICAOF", "127.0.0.1", master.Port()).Err(), "make a replica")
+					x.replicates(dead)
 				},
 			}
 		}},
+		{"cluster, a replica for each master", func(x *experiment) keeper {
+			c := x.cluster(redistest.StartClusterWithReplicas(x, masters))
+			var dead *redistest.Server
+			var mourner string
+			return keeper{
+				store: c.fault(nil, nil).store,
+				die: func(caller string) {
+					s, err := c.masterOf(caller, nil)
+					x.must(err, "find a caller's master")
+					dead, mourner = s, caller
+					dead.Kill()
+				},
+				back: func() { c.taken(mourner, dead) },
+				restore: func() {
+					dead.Restart()
+					x.replicates(dead)
+				},
+			}
+		}},
+	}
+}
+
+// replicaAway is how long what the primary says is on its way to a replica in
+// another place.
+const replicaAway = 100 * time.Millisecond
+
+// byHand is a primary with one replica, whose address somebody moves when the
+// primary has died.
+func byHand(away time.Duration) func(x *experiment) keeper {
+	return func(x *experiment) keeper {
+		n := x.network() // for the gateways
+		primary, replica := n.s, x.server()
+		link, err := newWire(primary.Addr()) // for the replica
+		x.must(err, "make a wire")
+		x.Cleanup(link.close)
+		follow := func() {
+			address := primary.Addr()
+			link.target.Store(&address)
+			link.cutAll()
+			replica.followAt(port(link.addr))
+			link.set(trouble{delay: away})
+		}
+		follow()
+		return keeper{
+			store: storeAt(n.addr),
+			die: func(string) {
+				link.cutAll() // what is on the way does not arrive
+				primary.Kill()
+			},
+			back: func() {
+				replica.do("REPLICAOF", "NO", "ONE")
+				address := replica.Addr()
+				n.target.Store(&address)
+			},
+			restore: func() {
+				link.set(trouble{})
+				primary.Restart()
+				primary, replica = replica, primary
+				follow()
+			},
+		}
 	}
 }
 

@@ -45,7 +45,7 @@ func good() (*row, *result, []sample, span) {
 	r := &row{name: "x", opens: must, kinds: []string{"timeout"}}
 	out := &result{
 		Opens: true, OpenLittle: 1, Errors: map[string]int{"timeout": 5},
-		Fault: spread3{P999: 53, N: 100}, Calm: spread3{P999: 2}, Sent: 10, OK: 4, Used: 6, Calls: 10, Return: .5,
+		Fault: spread3{P999: 53, N: 100}, Calm: spread3{P999: 2}, Sent: 10, OK: 4, Used: 6, Calls: 10, Return: .5, Servers: 1,
 	}
 	s := span{failed: at, openFrom: at.Add(time.Second), healing: at.Add(2 * time.Second), shared: at.Add(3 * time.Second)}
 	return r, out, []sample{

@@ -121,7 +121,7 @@ func (r *result) added() string {
 }
 
 func (r *result) open() string {
-	if !r.Opens {
+	if r.Open.N == 0 {
 		return "–"
 	}
 	p50, p99 := r.openAdded()
@@ -133,10 +133,14 @@ func (r *result) over() string { return fmt.Sprintf("%d (%d)", r.Over, r.OverRul
 func (r *result) charged() string { return fmt.Sprintf("%d / %d", r.Used, r.Sent) }
 
 func (r *result) back() string {
-	if r.Return < .1 {
-		return "at once"
+	text := "at once"
+	if r.Return >= .1 {
+		text = fmt.Sprintf("%.1f s", r.Return)
 	}
-	return fmt.Sprintf("%.1f s", r.Return)
+	if r.Away > 0 {
+		text += fmt.Sprintf(" (%.1f s after the fault)", r.Away)
+	}
+	return text
 }
 
 func (r *result) shown() string {

@@ -28,7 +28,9 @@ type row struct {
 	opens  expectation
 	kinds  []string // of gateway_store_errors_total: at least one of them grows
 	forget int      // how often Redis may forget what was spent; -1: any number of times
-	start  func(x *experiment) fault
+	// loses: a replica takes over, and what had not reached it is lost.
+	loses bool
+	start func(x *experiment) fault
 	// clients, if set, are more clients than the usual.
 	clients func(x *experiment) []client
 	// check, if set, looks closer at the end.
@@ -42,6 +44,8 @@ type fault struct {
 	wire   *wire    // nil if the gateways connect to Redis itself
 	inject func()   // returns when the fault is in force
 	heal   func()   // returns when the store is well again
+	// itself: nobody heals it, heal only waits. The gateways may be back before.
+	itself bool
 }
 
 // timing is how long the parts of a row last.
@@ -95,6 +99,7 @@ type result struct {
 	Over     int            `json:"admitted_over_limit"`
 	OverRule int            `json:"admitted_over_limit_at_most"` // -1: no bound
 	Return   float64        `json:"return_s"`
+	Away     float64        `json:"away_s,omitempty"` // from the fault to the return, where nobody heals it
 	Errors   map[string]int `json:"store_errors"`
 
 	Sent  int `json:"deny_requests"` // of the callers of the route closed, whose charges are counted
@@ -105,6 +110,7 @@ type result struct {
 	Goroutines  [2]int   `json:"goroutines"` // before, at most
 	Resident    [2]int64 `json:"resident_bytes"`
 	Connections [2]int   `json:"connections"`
+	Servers     int      `json:"servers"` // that they may lead to
 
 	Repeated string   `json:"repeated,omitempty"` // why it was run twice
 	Broken   []string `json:"broken,omitempty"`   // promises
@@ -160,18 +166,25 @@ func (x *experiment) measure(r *row) *result {
 	x.sleep(x.timing.calm)
 	before := x.site.look(f.ports...)
 
-	out := &result{Name: r.name, What: r.what}
+	out := &result{Name: r.name, What: r.what, Servers: len(f.ports)}
 	failed := time.Now()
 	f.inject()
 	x.awaitOpen(r, out)
 	x.sleep(100 * time.Millisecond) // for those who found out
 	openFrom, opened := time.Now(), x.site.look()
-	most := x.watch(x.timing.fault, before, f.ports)
+	most := before
+	if !f.itself {
+		most = x.watch(x.timing.fault, before, f.ports)
+	}
 	healing, last := time.Now(), x.site.look()
 	f.heal()
 	healed := time.Now()
 	shared := x.awaitShared(healed)
 	out.Return = shared.Sub(healed).Seconds()
+	if f.itself {
+		out.Away = shared.Sub(failed).Seconds()
+		healing = healed // what clients saw until then
+	}
 	most = most.max(x.watch(x.timing.after, before, f.ports))
 	ended := time.Now()
 	samples := l.stop()
@@ -181,7 +194,7 @@ func (x *experiment) measure(r *row) *result {
 	out.Calm = latency(samples, calmFrom, failed, through)
 	out.Fault = latency(samples, failed, ended, through)
 	out.Control = latency(samples, calmFrom, ended, past)
-	if out.Opens {
+	if out.Opens && !f.itself {
 		out.Open = latency(samples, openFrom, healing, through)
 		out.OpenControl = latency(samples, openFrom, healing, past)
 		out.OpenLittle = float64(last.addedLittle-opened.addedLittle) / float64(max(1, last.added-opened.added))
@@ -198,6 +211,9 @@ func (x *experiment) measure(r *row) *result {
 	out.Connections = [2]int{before.connections, most.connections}
 	x.charges(r, out, samples, f.wire)
 	at := span{failed: failed, openFrom: openFrom, healing: healing, shared: shared}
+	if f.itself {
+		at.healing = openFrom // how long every breaker was open is not known
+	}
 	out.judge(r, samples, at)
 	if r.check != nil {
 		r.check(out, samples, at)

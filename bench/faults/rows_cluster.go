@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -36,7 +37,7 @@ func (x *experiment) cluster(c *redistest.Cluster) *cluster {
 
 func (c *cluster) fault(inject, heal func()) fault {
 	var urls, ports []string
-	for _, s := range c.Nodes {
+	for _, s := range append(slices.Clone(c.Nodes), c.Replicas...) {
 		urls = append(urls, strconv.Quote("redis://"+s.Addr()))
 		ports = append(ports, port(s.Addr()))
 	}
@@ -50,7 +51,7 @@ func (c *cluster) fault(inject, heal func()) fault {
 func (c *cluster) slots() (out []int) {
 	seen := map[int]bool{}
 	for _, user := range []string{hot, "capped-0", "capped-1", "closed-0", "closed-1", "open-0", "open-1"} {
-		slot, err := c.nodes[0].rdb.ClusterKeySlot(c.x.ctx, "rl:v1:{user:"+user+"}:").Result()
+		slot, err := c.nodes[0].rdb.ClusterKeySlot(c.x.ctx, bucketOf(user)).Result()
 		c.x.must(err, "ask for a slot")
 		if !seen[int(slot)] {
 			seen[int(slot)] = true
@@ -143,6 +144,95 @@ func (c *cluster) quickly() {
 	}
 }
 
+// masterOf returns who serves a caller now, a master of the start or a replica that
+// has taken over from it, as somebody says who is not dead.
+func (c *cluster) masterOf(caller string, dead *redistest.Server) (*redistest.Server, error) {
+	for _, asked := range slices.Concat(c.Nodes, c.Replicas) {
+		if asked == dead {
+			continue
+		}
+		rdb := asked.Client(c.x)
+		slot, err := rdb.ClusterKeySlot(c.x.ctx, bucketOf(caller)).Result()
+		if err != nil {
+			return nil, err
+		}
+		//lint:ignore SA1019 Redis 6.2, the oldest one we serve, has no CLUSTER SHARDS
+		ranges, err := rdb.ClusterSlots(c.x.ctx).Result() //nolint:staticcheck // as above
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range ranges {
+			if int(slot) < r.Start || int(slot) > r.End {
+				continue
+			}
+			for _, s := range slices.Concat(c.Nodes, c.Replicas) {
+				if s.Addr() == r.Nodes[0].Addr {
+					return s, nil
+				}
+			}
+		}
+	}
+	return nil, fmt.Errorf("nobody knows who has the slot of %s", caller)
+}
+
+// taken waits until somebody else than dead serves a caller.
+func (c *cluster) taken(caller string, dead *redistest.Server) {
+	for range 600 {
+		if s, err := c.masterOf(caller, dead); err == nil && s != dead {
+			return
+		}
+		c.x.sleep(25 * time.Millisecond)
+	}
+	c.x.Fatalf("nobody takes over from the dead master")
+}
+
+// bucketOf is a key in the slot of a caller.
+func bucketOf(caller string) string { return "rl:v1:{user:" + caller + "}:" }
+
+// replicates waits until a server that has come back is a replica with all data.
+func (x *experiment) replicates(s *redistest.Server) {
+	rdb := s.Client(x)
+	for range 800 {
+		info := rdb.InfoMap(x.ctx, "replication")
+		if info.Item("Replication", "role") == "slave" && info.Item("Replication", "master_link_status") == "up" {
+			return
+		}
+		x.sleep(25 * time.Millisecond)
+	}
+	x.Fatalf("a server that has come back does not follow its new master")
+}
+
+// sentinelStore is the section store for a master that sentinels name.
+func sentinelStore(s *redistest.Sentinel) string {
+	var addresses []string
+	for _, a := range s.Addrs() {
+		addresses = append(addresses, strconv.Quote(a))
+	}
+	return "store: {redis: {sentinel: {master: " + redistest.MasterName + ", addresses: [" + strings.Join(addresses, ", ") + "]}}}"
+}
+
+// portsOf are the ports of servers.
+func portsOf(servers []*redistest.Server) (out []string) {
+	for _, s := range servers {
+		out = append(out, port(s.Addr()))
+	}
+	return out
+}
+
+// elected waits until the sentinels name another master than old, and returns it.
+func (x *experiment) elected(s *redistest.Sentinel, old *redistest.Server) *redistest.Server {
+	for range 800 {
+		if m := s.Master(x, s.Sentinels[0]); m != old {
+			if role := m.Client(x).InfoMap(x.ctx, "replication").Item("Replication", "role"); role == "master" {
+				return m
+			}
+		}
+		x.sleep(25 * time.Millisecond)
+	}
+	x.Fatalf("the sentinels elect no other master")
+	return nil
+}
+
 // clusterRows are the faults of a cluster.
 func clusterRows() []row {
 	return []row{
@@ -230,6 +320,46 @@ func clusterRows() []row {
 					c.nodes[2].Restart()
 					c.well()
 				})
+			},
+		},
+		{
+			name: "a master lost, takeover", what: "cluster with replicas: one master of three is killed, its replica takes over",
+			opens: may, kinds: []string{"refused", "lost", "clusterdown", "moved"}, loses: true,
+			start: func(x *experiment) fault {
+				c := x.cluster(redistest.StartClusterWithReplicas(x, masters))
+				victim, err := c.masterOf("closed-0", nil)
+				x.must(err, "find a caller's master")
+				f := c.fault(victim.Kill, func() { c.taken("closed-0", victim) })
+				f.itself = true
+				return f
+			},
+		},
+		{
+			name: "sentinel failover", what: "the master is killed; the sentinels have a replica take over",
+			opens: must, kinds: []string{"refused", "lost"}, loses: true,
+			start: func(x *experiment) fault {
+				s := redistest.StartSentinel(x, redistest.SentinelOptions{})
+				old := s.Master(x, s.Sentinels[0])
+				return fault{
+					store: sentinelStore(s), ports: portsOf(s.Servers),
+					inject: old.Kill, heal: func() { x.elected(s, old) }, itself: true,
+				}
+			},
+		},
+		{
+			name: "sentinel, master frozen", what: "the master stops with SIGSTOP; a replica takes over; the old one wakes up and has to be told",
+			opens: must, kinds: []string{"timeout"}, loses: true,
+			start: func(x *experiment) fault {
+				s := redistest.StartSentinel(x, redistest.SentinelOptions{})
+				old := s.Master(x, s.Sentinels[0])
+				return fault{
+					store: sentinelStore(s), ports: portsOf(s.Servers),
+					inject: old.Freeze, heal: func() {
+						x.elected(s, old)
+						old.Thaw()
+					},
+					itself: true,
+				}
 			},
 		},
 	}

@@ -137,7 +137,7 @@ func networkRows() []row {
 		},
 		{
 			name: "READONLY", what: "failover: the old primary is a replica, its address moves to the new one later",
-			opens: must, kinds: []string{"readonly"},
+			opens: must, kinds: []string{"readonly"}, loses: true,
 			start: func(x *experiment) fault {
 				n := x.network()
 				second := x.server()
@@ -164,8 +164,11 @@ func networkRows() []row {
 }
 
 // follow makes s a replica of primary, and returns when it has its data.
-func (s *server) follow(primary *server) {
-	s.do("REPLICAOF", "127.0.0.1", primary.Port())
+func (s *server) follow(primary *server) { s.followAt(port(primary.Addr())) }
+
+// followAt is follow by the port where the primary is reached.
+func (s *server) followAt(port string) {
+	s.do("REPLICAOF", "127.0.0.1", port)
 	for range 400 {
 		if info := s.rdb.InfoMap(s.x.ctx, "replication").Item("Replication", "master_link_status"); info == "up" {
 			return

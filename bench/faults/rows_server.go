@@ -194,7 +194,7 @@ func serverRows() []row {
 		},
 		{
 			name: "connection limit", what: "maxclients reached by somebody else, connections cut",
-			opens: must, kinds: []string{"other", "lost"},
+			opens: must, kinds: []string{"maxclients", "lost"},
 			start: func(x *experiment) fault {
 				s := x.server()
 				var others *hoard
