@@ -313,6 +313,10 @@ type bucketJudge struct {
 	spent, at int64
 	first     int64 // when the first was admitted
 	departure int64 // of the last one that was admitted to the queue
+	idle      int64 // how long nothing was spent since then, µs
+	admitted  int64
+	denied    int64 // when the last was denied
+	before    int64 // how many were admitted by then
 }
 
 // left is what counts at now.
@@ -325,8 +329,10 @@ func (j *bucketJudge) decide(d redisCall, admitted bool) error {
 		if spent := j.left(d.from); spent+hotWindow <= j.places*hotWindow {
 			return fmt.Errorf("denied with %d parts spent", spent)
 		}
+		j.denied, j.before = d.from, j.admitted
 		return nil
 	}
+	j.admitted++
 	spent, den, at := d.number(0), d.number(1), d.number(3)
 	if at < d.from || at > d.to || at < j.at || hotWindow%den != 0 {
 		return fmt.Errorf("charged at another time: %d, in parts of %d", at, den)
@@ -337,6 +343,8 @@ func (j *bucketJudge) decide(d redisCall, admitted bool) error {
 	}
 	if j.first == 0 {
 		j.first = at
+	} else {
+		j.idle += max(0, at-j.at-(j.spent+hotQuota-1)/hotQuota)
 	}
 	if j.queue {
 		wait := (spent - hotWindow + hotQuota - 1) / hotQuota
@@ -349,19 +357,19 @@ func (j *bucketJudge) decide(d redisCall, admitted bool) error {
 	return nil
 }
 
-func (j *bucketJudge) sum(ds []redisCall, admitted int64) error {
-	// What drains in Δt, and what may be there at once. Whatever time the last
-	// decision was made at, under overload no more than one is left over.
-	last := ds[len(ds)-1]
+func (j *bucketJudge) sum(_ []redisCall, admitted int64) error {
+	// What drains in Δt, and what may be there at once. When one is denied, no more
+	// than one is left over; after the last denial the clients may have had no time
+	// to ask.
 	most := (j.places*hotWindow + (j.at-j.first)*hotQuota) / hotWindow
-	least := (j.places*hotWindow+(last.from-j.first)*hotQuota)/hotWindow - 1
+	used, least := j.before, (j.places*hotWindow+(j.denied-j.first-j.idle)*hotQuota)/hotWindow-1
 	if j.queue {
 		// Those who wait for their drip do not ask, so that a queue may have an
 		// empty place in between; its drips are bounded by the departures.
-		least = (j.departure - j.first) * hotQuota / hotWindow
+		used, least = admitted, (j.departure-j.first-j.idle)*hotQuota/hotWindow
 	}
-	if admitted > most || admitted < least {
-		return fmt.Errorf("%d admitted, want %d to %d", admitted, least, most)
+	if admitted > most || used < least {
+		return fmt.Errorf("%d admitted, of them %d when the last was denied; want %d to %d", admitted, used, least, most)
 	}
 	return several(admitted)
 }

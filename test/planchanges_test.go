@@ -59,12 +59,13 @@ func (p *planTable) plans(limits map[string]string) {
 // another than before.
 func (p *planTable) inForce(plans string) {
 	p.t.Helper()
-	p.write("plans.yaml", plans)
 	if p.g == nil {
+		p.write("plans.yaml", plans)
 		p.g = p.start()
 		return
 	}
-	before := p.hash()
+	before := p.hash() // first: the gateway may notice the file by itself
+	p.write("plans.yaml", plans)
 	p.g.reload()
 	eventually(p.t, "the new plans are in force", func() bool { return p.hash() != before })
 }
