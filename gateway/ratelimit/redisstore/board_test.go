@@ -445,6 +445,8 @@ func TestBoardLeavesForeignValuesAlone(t *testing.T) {
 		look.FlushAll(t.Context())
 		b.Call()
 		a.wantInstances(t, 2)
+		b.told()
+		a.Free(7)
 		key = "rl:v1:{gateway}:" + key
 		look.Del(t.Context(), key)
 		if kind == "list" {
@@ -462,6 +464,14 @@ func TestBoardLeavesForeignValuesAlone(t *testing.T) {
 		}
 		if got := look.Type(t.Context(), key).Val(); got != kind {
 			t.Errorf("%s is a %s now", key, got)
+		}
+		look.Del(t.Context(), key)
+		if key == "rl:v1:{gateway}:board" {
+			a.Call()
+			b.wantTold(t, nil, 1) // nobody knows what has been told of before
+		} else {
+			a.Call()
+			b.wantTold(t, []uint64{7}, 0)
 		}
 	}
 }
@@ -654,5 +664,32 @@ func TestRefundsAreToldOf(t *testing.T) {
 	slices.Sort(freed)
 	if !slices.Equal(freed, want) {
 		t.Errorf("told of %v, want %v", freed, want)
+	}
+}
+
+// A replica has taken over that was not told all, and by its numbers nothing is
+// missing; and Redis comes after the first requests.
+func TestBoardTellsOfAllWhereRedisMayBeAnother(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	a := join(t, at(t, srv.Addr()), "a")
+	a.wantInstances(t, 1)
+	sequence := srv.Client(t).HGet(t.Context(), "rl:v1:{gateway}:board", "sequence").Val()
+	srv.Kill()
+	late := join(t, at(t, srv.Addr()), "late")
+	for _, i := range []*instance{a, late} {
+		i.Call()
+		if len(i.failed()) != 1 {
+			t.Error("a call of a dead server did not fail")
+		}
+	}
+	srv.Restart()
+	srv.Client(t).HSet(t.Context(), "rl:v1:{gateway}:board", "sequence", sequence)
+	for _, i := range []*instance{a, late} {
+		soon(t, "it calls again", func() bool { i.Call(); return len(i.failed()) == 0 })
+		if freed, all := i.told(); len(freed) != 0 || all != 1 {
+			t.Errorf("told of %v and %d times of all; want all, once", freed, all)
+		}
+		i.wantTold(t, nil, 0)
 	}
 }
