@@ -603,7 +603,7 @@ func TestStartingWhileRedisIsAway(t *testing.T) {
 	if took := time.Since(began); took > 10*time.Second {
 		t.Errorf("it served after %s", took)
 	}
-	if line := one.logged(storeAway); line == nil || line["kind"] != "refused" || !contains(str(line, "error"), "connection refused") || !contains(str(line, "hint"), "store.redis.url") {
+	if line := one.logged(storeAway); line == nil || line["kind"] != "refused" || !contains(str(line, "error"), "connection refused") || !contains(str(line, "hint"), "store.redis") {
 		t.Errorf("before it serves it says that Redis is away, and why: %v", line)
 	}
 	one.ready(true)
