@@ -77,6 +77,9 @@ func StartTLS(t testing.TB, args ...string) *Server {
 // TLS returns the files for a client; nil where the server speaks plain TCP.
 func (s *Server) TLS() *TLS { return s.tls }
 
+// ClientTLS is the configuration of a client with the files of TLS.
+func (s *Server) ClientTLS() *tls.Config { return s.tls.config() }
+
 // writeCertificate makes a key and a certificate for it, signed by the authority
 // or by itself, writes both to name.key and name.pem, and returns the key.
 func writeCertificate(t testing.TB, name string, c, authority *x509.Certificate, signer *ecdsa.PrivateKey) *ecdsa.PrivateKey {
@@ -124,13 +127,14 @@ type User struct {
 // Restart.
 func ACLFile(t testing.TB, users ...User) string {
 	t.Helper()
-	text := "user default on nopass ~* &* +@all\n"
+	var text strings.Builder
+	text.WriteString("user default on nopass ~* &* +@all\n")
 	for _, u := range users {
 		// The digest, since a file cannot hold a password with blanks.
-		text += fmt.Sprintf("user %s on #%x %s\n", u.Name, sha256.Sum256([]byte(u.Password)), strings.TrimSpace(u.Rules))
+		fmt.Fprintf(&text, "user %s on #%x %s\n", u.Name, sha256.Sum256([]byte(u.Password)), strings.TrimSpace(u.Rules))
 	}
 	name := filepath.Join(t.TempDir(), "users.acl")
-	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+	if err := os.WriteFile(name, []byte(text.String()), 0o600); err != nil {
 		t.Fatalf("redistest: %v", err)
 	}
 	return name

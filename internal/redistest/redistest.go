@@ -121,25 +121,26 @@ func newServer(t testing.TB, args []string) *Server {
 // startAll runs servers side by side, each on a free port below the given one.
 func startAll(t testing.TB, below int, servers ...*Server) {
 	t.Helper()
-	errs := make([]error, len(servers))
+	failed := make(chan error, len(servers))
 	var wg sync.WaitGroup
-	for i, s := range servers {
+	for _, s := range servers {
 		wg.Go(func() {
-			for range startAttempts {
-				if s.port, errs[i] = freePort(below); errs[i] != nil {
-					return
+			err := errPortTaken
+			for attempt := 0; attempt < startAttempts && errors.Is(err, errPortTaken); attempt++ {
+				if s.port, err = freePort(below); err == nil {
+					err = s.start()
 				}
-				if errs[i] = s.start(); !errors.Is(errs[i], errPortTaken) {
-					return
-				}
+			}
+			if err != nil {
+				failed <- fmt.Errorf("start redis-server: %w\n%s", err, s.log())
 			}
 		})
 	}
 	wg.Wait()
-	for i, err := range errs {
-		if err != nil {
-			t.Fatalf("redistest: start redis-server: %v\n%s", err, servers[i].log())
-		}
+	select {
+	case err := <-failed:
+		t.Fatalf("redistest: %v", err)
+	default:
 	}
 }
 

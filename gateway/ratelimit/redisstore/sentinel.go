@@ -144,7 +144,7 @@ func (c *SentinelClient) Process(ctx context.Context, cmd redis.Cmder) error {
 	if err != nil {
 		switch Kind(err) {
 		case KindRefused, KindTimeout, KindLost, KindReadOnly, KindLoading, KindClusterDown:
-			c.ask()
+			c.ask() //nolint:contextcheck // as in first
 		}
 	}
 	return err
@@ -153,7 +153,7 @@ func (c *SentinelClient) Process(ctx context.Context, cmd redis.Cmder) error {
 // first waits for the master to be known. It fails as soon as the sentinels have
 // been asked in vain.
 func (c *SentinelClient) first(ctx context.Context) (*master, error) {
-	r := c.ask()
+	r := c.ask() //nolint:contextcheck // a look is for all calls and outlives this one
 	if r == nil {
 		return nil, redis.ErrClosed
 	}
