@@ -67,6 +67,10 @@ type Caller struct {
 	User, Tenant, KeyID string
 	// Plan is what the credential says; overrides beat it, and "" is default_plan.
 	Plan string
+	// Unknown is somebody of whom it is not known whether there was a credential,
+	// as of most lines of a log: anonymous on a route that takes callers without
+	// one, and elsewhere as the zero Caller, with Plan.
+	Unknown bool
 }
 
 // A Verdict is what became of an attempt. It is good until the next one.
@@ -155,6 +159,9 @@ func (h *Rehearsal) Do(a Attempt) Verdict {
 
 // assume takes a rehearsal's word for who asks.
 func (x *exchange) assume() {
+	if x.assumed.Unknown && x.route.auth == config.AuthOptional {
+		return
+	}
 	x.AuthMethod = "assumed"
 	x.User, x.Tenant, x.KeyID, x.TokenPlan = x.assumed.User, x.assumed.Tenant, x.assumed.KeyID, x.assumed.Plan
 }

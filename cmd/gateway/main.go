@@ -45,6 +45,7 @@ Usage:
     gateway [run]  [-routes routes.yaml] [-plans plans.yaml]   serve (the default command)
     gateway check  [-print] [-strict] [-json] [-against FILE]  all mistakes of the configuration at once
     gateway explain [METHOD] URL [-key KEY] [-redis] [-json]   what would become of one request, and why
+    gateway simulate -log FILE [-against FILE] [-json]         replays access logs against plans: who would be denied
     gateway doctor [-json]                                     asks Redis, the upstreams and the certificates how they are
     gateway keys   new | list | revoke                         API keys: make, show, take back
     gateway version
@@ -61,7 +62,7 @@ Exit codes: 0 fine, 1 findings or a failure, 2 a wrong command line.
 
 // later names the commands that are planned and not there yet, so that they
 // are told from a typing mistake.
-var later = []string{"test", "simulate", "schema"}
+var later = []string{"test", "schema"}
 
 func dispatch(args []string, stdout, stderr io.Writer) int {
 	name, rest := "run", args
@@ -84,6 +85,8 @@ func dispatch(args []string, stdout, stderr io.Writer) int {
 		return c.explain(rest)
 	case "keys":
 		return c.keys(rest)
+	case "simulate":
+		return c.simulate(rest)
 	case "version":
 		if len(rest) > 0 {
 			fmt.Fprintf(stderr, "gateway version: %q is one argument too many\n", rest[0])
@@ -96,7 +99,7 @@ func dispatch(args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "gateway %s: not supported yet\n", name)
 		return exitUsage
 	}
-	fmt.Fprintf(stderr, "gateway: there is no command %q; the commands are run, check, explain, doctor, keys and version (gateway -h explains them)\n", name)
+	fmt.Fprintf(stderr, "gateway: there is no command %q; the commands are run, check, explain, simulate, doctor, keys and version (gateway -h explains them)\n", name)
 	return exitUsage
 }
 

@@ -1,0 +1,257 @@
+package simulate
+
+import (
+	"net/http"
+
+	"bouncer/gateway"
+	"bouncer/gateway/config"
+	"bouncer/gateway/ratelimit"
+)
+
+// A ledger replays records under one configuration and counts what becomes of
+// them.
+type ledger struct {
+	cfg  *config.Config
+	ask  *asker
+	room int // for timelines
+
+	requests, allowed, denied, refused, unmatched int64
+	longestWait, longestQueue                     int64 // µs
+	first, last                                   int64
+	firstDenied                                   int64
+
+	callers map[callerKey]*caller
+	limits  map[*ratelimit.Policy]*limit
+	order   []*limit
+	rows    map[rowKey]*row
+	rowList []*row
+	axis    axis
+
+	verdicts []bool // of the batch: denied
+	who      []*caller
+}
+
+// A caller is who asked, and what became of it.
+type caller struct {
+	key              callerKey
+	plan             string
+	requests, denied int64
+	firstDenied      int64
+	newly            int64 // denied, and not under the other configuration
+}
+
+// A limit is one limit of the configuration that was asked.
+type limit struct {
+	cfg   *config.Limit // nil: auth.failure_limit
+	from  string        // edge, plan or route
+	plan  string        // that it stands in, for from plan
+	meter *meter        // nil: no number is looked for
+	slots []slot
+}
+
+// A rowKey tells the rows of the result apart.
+type rowKey struct {
+	policy      *ratelimit.Policy
+	plan, route string
+}
+
+// A row is one limit on one route under one plan.
+type row struct {
+	key           rowKey
+	limit         *limit
+	asked, denied int64
+	firstDenied   int64
+	longest       int64 // µs
+	never         bool  // some denial was one that no wait would lift
+	deniedCallers map[*caller]struct{}
+}
+
+func newLedger(cfg *config.Config, o *Options) (*ledger, error) {
+	ask, err := newAsker(cfg, o)
+	if err != nil {
+		return nil, err
+	}
+	return &ledger{
+		cfg: cfg, ask: ask, room: maxTimeline, callers: map[callerKey]*caller{},
+		limits: map[*ratelimit.Policy]*limit{}, rows: map[rowKey]*row{},
+	}, nil
+}
+
+// decide replays a batch.
+func (l *ledger) decide(batch []*record) {
+	l.verdicts, l.who = l.verdicts[:0], l.who[:0]
+	for _, r := range batch {
+		denied, who := l.one(r)
+		l.verdicts, l.who = append(l.verdicts, denied), append(l.who, who)
+	}
+}
+
+func (l *ledger) one(r *record) (denied bool, who *caller) {
+	if l.requests == 0 {
+		l.first = r.at
+		l.axis.start(r.at)
+	}
+	l.last = r.at
+	l.requests++
+	v := l.ask.do(r, r.at)
+	key := l.ask.keyOf(r, &v)
+	who = l.callers[key]
+	if who == nil {
+		who = &caller{key: key}
+		l.callers[key] = who
+	}
+	who.requests++
+	if v.Request.Plan != "" {
+		who.plan = v.Request.Plan
+	}
+	for range l.axis.reach(r.at) {
+		for _, x := range l.order {
+			x.slots = fold(x.slots)
+		}
+	}
+	for i := range v.Edge {
+		l.asked(r.at, &v, &v.Edge[i], "edge", who)
+	}
+	for i := range v.Limits {
+		l.asked(r.at, &v, &v.Limits[i], "", who)
+	}
+	switch {
+	case v.Refused == nil:
+		l.allowed++
+		l.longestQueue = max(l.longestQueue, v.Delay.Microseconds())
+	case v.Refused.Status == http.StatusTooManyRequests:
+		l.denied++
+		if l.firstDenied == 0 {
+			l.firstDenied = r.at
+		}
+		if who.denied == 0 {
+			who.firstDenied = r.at
+		}
+		who.denied++
+		l.longestWait = max(l.longestWait, v.Refused.RetryAfter.Microseconds())
+		return true, who
+	default:
+		l.refused++
+		if v.Request.Route == "unmatched" {
+			l.unmatched++
+		}
+	}
+	return false, who
+}
+
+// asked counts what one limit was asked and has answered.
+func (l *ledger) asked(at int64, v *gateway.Verdict, a *gateway.Asked, from string, who *caller) {
+	p := a.Charge.Policy
+	lim := l.limits[p]
+	if lim == nil {
+		lim = l.newLimit(p, from, v.Request.Plan)
+	}
+	key := rowKey{policy: p, route: v.Request.Route}
+	if lim.from != "edge" {
+		key.plan = v.Request.Plan
+	}
+	x := l.rows[key]
+	if x == nil {
+		x = &row{key: key, limit: lim, deniedCallers: map[*caller]struct{}{}}
+		l.rows[key] = x
+		l.rowList = append(l.rowList, x)
+	}
+	x.asked++
+	denied := !a.Decision.Allowed
+	lim.slots = l.axis.count(lim.slots, at, denied)
+	if denied {
+		if x.denied == 0 {
+			x.firstDenied = at
+		}
+		x.denied++
+		x.deniedCallers[who] = struct{}{}
+		if w := a.Decision.RetryAfter; w == ratelimit.Never {
+			x.never = true
+		} else {
+			x.longest = max(x.longest, w.Microseconds())
+		}
+	}
+	if lim.meter != nil && a.Charge.Cost > 0 {
+		lim.meter.charge(at, &a.Charge, who, &l.room)
+	}
+}
+
+// newLimit finds the limit of a policy in the configuration.
+func (l *ledger) newLimit(p *ratelimit.Policy, from, plan string) *limit {
+	lim := &limit{from: from}
+	if from == "edge" {
+		lim.cfg = named(l.cfg.Edge, p.Name)
+	} else {
+		for _, c := range l.cfg.Plans {
+			if c.Name == plan {
+				lim.cfg = named(c.Limits, p.Name)
+			}
+		}
+		if lim.from, lim.plan = "plan", plan; lim.cfg == nil || p.Scope != "plan/"+p.Name {
+			lim.from, lim.plan, lim.cfg = "route", "", named(l.cfg.Limits, p.Name)
+		}
+	}
+	if lim.cfg != nil {
+		byCaller := len(lim.cfg.Per) == 1 && lim.cfg.Per[0].Kind == config.PerUser
+		lim.meter = newMeter(p, from == "edge" || !byCaller)
+	}
+	l.limits[p] = lim
+	l.order = append(l.order, lim)
+	return lim
+}
+
+func named(ls []*config.Limit, name string) *config.Limit {
+	for _, l := range ls {
+		if l.Name == name {
+			return l
+		}
+	}
+	return nil
+}
+
+// A slot is one piece of the time line of a limit.
+type slot struct{ allowed, denied int64 }
+
+// slotCount is how many pieces the time of a log is told in, at most.
+const slotCount = 120
+
+// An axis lays slots along the time of a log whose length is not known yet:
+// when it is full, two slots become one.
+type axis struct{ base, width int64 }
+
+func (a *axis) start(at int64) { *a = axis{base: at - at%1e6, width: 1e6} }
+
+// reach makes room for at and returns how often slots have to be folded for it.
+func (a *axis) reach(at int64) (folds int) {
+	for at >= a.base+slotCount*a.width {
+		a.width *= 2
+		folds++
+	}
+	return folds
+}
+
+// fold makes two slots one.
+func fold(s []slot) []slot {
+	for i, x := range s {
+		if i%2 == 0 {
+			s[i/2] = x
+		} else {
+			s[i/2].allowed += x.allowed
+			s[i/2].denied += x.denied
+		}
+	}
+	return s[:(len(s)+1)/2]
+}
+
+func (a *axis) count(s []slot, at int64, denied bool) []slot {
+	i := int((at - a.base) / a.width)
+	for len(s) <= i {
+		s = append(s, slot{})
+	}
+	if denied {
+		s[i].denied++
+	} else {
+		s[i].allowed++
+	}
+	return s
+}

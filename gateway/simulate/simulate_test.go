@@ -1,0 +1,312 @@
+package simulate
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"bouncer/gateway"
+	"bouncer/gateway/config"
+)
+
+const routes = `
+listen: {http: "127.0.0.1:0", admin: "127.0.0.1:0"}
+auth: {api_keys: {file: keys.yaml}}
+client_ip: {trusted_proxies: [192.0.2.0/24]}
+limits:
+  edge-ip: {per: ip, algorithm: token_bucket, limit: 600/minute, burst: 100}
+  login-try: {per: ip, algorithm: sliding_window_log, limit: 5/minute, count_rejected: true}
+edge: [edge-ip]
+upstreams: {api: {targets: [http://127.0.0.1:1]}}
+routes:
+  - {name: api, path: "/api/*", upstream: api}
+  - {name: open, path: "/open/*", upstream: api, auth: optional}
+  - {name: login, path: /login, methods: [POST], upstream: api, auth: none, limits: [login-try]}
+  - {name: health, path: /healthz, upstream: api, auth: none, cost: 0}
+`
+
+const keys = "keys: [{id: partner-b, sha256: 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08, user: acme, plan: pro}]"
+
+// load loads two files.
+func load(t testing.TB, routes, plans string) *config.Config {
+	t.Helper()
+	dir := t.TempDir()
+	o := config.Options{Routes: filepath.Join(dir, "routes.yaml"), Plans: filepath.Join(dir, "plans.yaml")}
+	for path, text := range map[string]string{o.Routes: routes, o.Plans: plans, filepath.Join(dir, "keys.yaml"): keys} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cfg, report := config.Load(o)
+	if err := report.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return cfg
+}
+
+// plans are some, with one limit each for callers that are known and that are not.
+func plans(limit string) string {
+	return "default_plan: free\nanonymous_plan: anonymous\nplans:\n" +
+		"  free: {limits: [" + limit + "]}\n" +
+		"  pro: {limits: [{name: per-minute, algorithm: token_bucket, limit: 1000/minute}]}\n" +
+		"  anonymous: {limits: [{name: per-ip, per: ip, algorithm: token_bucket, limit: 3/minute}]}\n"
+}
+
+// A journal writes JSON lines.
+type journal struct{ bytes.Buffer }
+
+// add writes one request; rest are more members.
+func (j *journal) add(at time.Time, path, rest string) {
+	fmt.Fprintf(j, `{"time":%q,"remote_addr":"203.0.113.7","method":"GET","uri":%q%s}`+"\n", at.Format(time.RFC3339Nano), path, rest)
+}
+
+var noon = time.Date(2026, 11, 2, 12, 0, 0, 0, time.UTC)
+
+func run(t *testing.T, o Options, log string) *Result {
+	t.Helper()
+	o.Logs, o.Stdin = []string{"-"}, strings.NewReader(log)
+	r, err := Run(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func (r *Result) limit(t *testing.T, plan, route, name string) Limit {
+	t.Helper()
+	for _, l := range r.Limits {
+		if l.Plan == plan && l.Route == route && l.Limit == name {
+			return l
+		}
+	}
+	t.Fatalf("no limit %s of %q on %s among %+v", name, plan, route, r.Limits)
+	return Limit{}
+}
+
+func (r *Result) caller(t *testing.T, name string) Caller {
+	t.Helper()
+	for _, c := range r.Callers {
+		if c.Caller == name {
+			return c
+		}
+	}
+	t.Fatalf("no caller %s among %+v", name, r.Callers)
+	return Caller{}
+}
+
+func TestWhoWouldBeDeniedByWhichLimitWhenAndForHowLong(t *testing.T) {
+	t.Parallel()
+	var j journal
+	for i := range 30 { // every second of half a minute: 10 of 20 a minute come back
+		j.add(noon.Add(time.Duration(i)*time.Second), "/api/x?q", `,"key":"key:partner-a"`)
+	}
+	j.add(noon.Add(30*time.Second), "/nowhere", "")
+	cfg := load(t, routes, plans("{name: per-minute, algorithm: token_bucket, limit: 20/minute, burst: 5}"))
+	r := run(t, Options{Config: cfg}, j.String())
+	// 5 at once, and one every 3 s: of 30 s, 5 and 9 more.
+	if r.Lines != 31 || r.Requests != 31 || r.Allowed != 14 || r.Denied != 16 || r.Unmatched != 1 || r.LongestWaitS != 2 || !r.Worse() {
+		t.Fatalf("%+v", r)
+	}
+	l := r.limit(t, "free", "api", "per-minute")
+	if l.Denied != 16 || l.Asked != 30 || l.DeniedCallers != 1 || l.SmallestOK == nil || *l.SmallestOK != 52 || l.SmallestBurst != 21 {
+		t.Errorf("%+v, %d", l, *l.SmallestOK)
+	}
+	c := r.caller(t, "key:partner-a")
+	if c.Requests != 30 || c.Denied != 16 || c.FirstDenied == nil || !c.FirstDenied.Equal(noon.Add(7*time.Second)) || c.LongestDelayS < 40 {
+		t.Errorf("%+v", c)
+	}
+	if r.Patient.Lost+r.Patient.NotFollowed != 0 || r.Patient.LongestDelayS != c.LongestDelayS {
+		t.Errorf("%+v", r.Patient)
+	}
+	if e := r.limit(t, "", "unmatched", "edge-ip"); e.Asked != 1 {
+		t.Errorf("the edge of no route: %+v", e)
+	}
+	// The number it names denies nobody, and one less does.
+	for n, denied := range map[int64]bool{*l.SmallestOK: false, *l.SmallestOK - 1: true} {
+		cfg := load(t, routes, plans(fmt.Sprintf("{name: per-minute, algorithm: token_bucket, limit: %d/minute, burst: 5}", n)))
+		if r := run(t, Options{Config: cfg}, j.String()); (r.Denied > 0) != denied {
+			t.Errorf("%d/minute denies %d", n, r.Denied)
+		}
+	}
+}
+
+func TestWithoutIdentityTheAddressCounts(t *testing.T) {
+	t.Parallel()
+	var j journal
+	for range 5 {
+		j.add(noon, "/api/x", "")                      // required: the default plan
+		j.add(noon, "/open/x", "")                     // optional: anonymous
+		j.add(noon, "/api/x", `,"key":"partner-b"`)    // the key file knows who that is
+		j.add(noon, "/open/x", `,"user":"\u001b[31m"`) // known where it need not be
+	}
+	cfg := load(t, routes, plans("{name: per-day, algorithm: fixed_window, limit: 4/day}"))
+	r := run(t, Options{Config: cfg}, j.String())
+	if n := r.limit(t, "free", "api", "per-day"); n.Denied != 1 {
+		t.Errorf("required: %+v", n)
+	}
+	if n := r.limit(t, "anonymous", "open", "per-ip"); n.Denied != 2 {
+		t.Errorf("optional: %+v", n)
+	}
+	if c := r.caller(t, "acme"); c.Plan != "pro" || c.Denied != 0 {
+		t.Errorf("by key: %+v", c)
+	}
+	if c := r.caller(t, "203.0.113.7"); c.By != "ip" || c.Denied != 3 {
+		t.Errorf("by address: %+v", c)
+	}
+	r = run(t, Options{Config: cfg, AssumePlan: "pro"}, j.String())
+	if l := r.limit(t, "pro", "api", "per-minute"); l.Asked != 10 || r.caller(t, "203.0.113.7").Denied != 2 {
+		t.Errorf("another plan is assumed: %+v", r.Callers)
+	}
+	if _, err := Run(t.Context(), Options{Config: cfg, AssumePlan: "none", Logs: []string{"-"}}); !errors.Is(err, ErrOptions) {
+		t.Errorf("a plan that is none: %v", err)
+	}
+}
+
+func TestAForwardedForColumnCountsOnlyThroughTrustedProxies(t *testing.T) {
+	t.Parallel()
+	line := `%s - - [02/Nov/2026:08:58:00 +0000] "GET /open/a HTTP/1.1" 200 2 "-" "-" "%s" 0.041` + "\n"
+	var b strings.Builder
+	for i := range 4 {
+		fmt.Fprintf(&b, line, "192.0.2.10", fmt.Sprintf("198.51.100.%d", i)) // a balancer of ours
+		fmt.Fprintf(&b, line, "203.0.113.7", fmt.Sprintf("10.9.9.%d", i))    // anybody
+	}
+	r := run(t, Options{Config: load(t, routes, plans("")), Format: Combined}, b.String())
+	if r.Denied != 1 || r.caller(t, "203.0.113.7").Denied != 1 || r.CallerCount != 5 {
+		t.Errorf("%+v", r.Callers)
+	}
+}
+
+func TestBeforeAndAfterSideBySide(t *testing.T) {
+	t.Parallel()
+	var j journal
+	for range 10 {
+		j.add(noon, "/api/x", `,"user":"a"`)
+	}
+	today := load(t, routes, plans("{name: per-day, algorithm: fixed_window, limit: 8/day}"))
+	for limit, want := range map[int64]int64{6: 2, 8: 0, 9: -1} {
+		cfg := load(t, routes, plans(fmt.Sprintf("{name: per-day, algorithm: fixed_window, limit: %d/day}", limit)))
+		r := run(t, Options{Config: cfg, Against: today}, j.String())
+		if *r.NewlyDenied-*r.NewlyAllowed != want || r.Against.Denied != 2 || r.Denied != 10-limit || r.Worse() != (want > 0) {
+			t.Errorf("%d a day: %d newly denied, %d newly allowed, %d and %d denied", limit, *r.NewlyDenied, *r.NewlyAllowed, r.Denied, r.Against.Denied)
+		}
+		var out bytes.Buffer
+		if err := r.WriteText(&out, 5); err != nil || !strings.Contains(out.String(), "BEFORE") {
+			t.Error(err, out.String())
+		}
+	}
+}
+
+func TestTheJSONIsWhatScriptsExpect(t *testing.T) {
+	t.Parallel()
+	cfg := load(t, routes, plans(""))
+	out, err := json.Marshal(run(t, Options{Config: cfg, Against: cfg}, ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var m map[string]any
+	if err := json.Unmarshal(out, &m); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"lines", "malformed", "requests", "allowed", "denied", "longest_wait_s", "limits", "callers", "against"} {
+		if _, ok := m[name]; !ok {
+			t.Errorf("no %q in %s", name, out)
+		}
+	}
+	if !strings.Contains(string(out), `"limits":[],"callers":[]`) {
+		t.Errorf("empty lists are lists: %s", out)
+	}
+}
+
+func TestHostileNamesAreEscaped(t *testing.T) {
+	t.Parallel()
+	var j journal
+	j.add(noon, "/api/x", `,"user":"<script>alert(1)</script>\u001b[2J"`)
+	j.WriteString("<img src=x>\n")
+	r := run(t, Options{Config: load(t, routes, plans(""))}, j.String())
+	var page, text bytes.Buffer
+	if err := errors.Join(r.WriteHTML(&page, 10), r.WriteText(&text, 10)); err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(page.String(), "<script") || strings.Contains(page.String(), "<img") || !strings.Contains(page.String(), "&lt;script&gt;") {
+		t.Error("the page is not safe")
+	}
+	if strings.ContainsRune(text.String(), '\x1b') || strings.ContainsRune(page.String(), '\x1b') {
+		t.Error("a terminal would obey")
+	}
+}
+
+// The verdicts are those of the live gateway that wrote the log: here on a fake
+// clock, so that the time of a line is the time of its decision.
+func TestTheVerdictsAreThoseOfTheGatewayThatWroteTheLog(t *testing.T) {
+	cfg := load(t, routes, plans("{name: per-second, algorithm: sliding_window_counter, limit: 5/second}, {name: per-minute, algorithm: token_bucket, limit: 300/minute, burst: 8}")+
+		"overrides: [{key: partner-b, plan: free}]\n")
+	dir := filepath.Dir(cfg.Files[0].Path)
+	var log bytes.Buffer
+	var live []bool
+	synctest.Test(t, func(t *testing.T) {
+		g, err := gateway.New(gateway.Options{Routes: filepath.Join(dir, "routes.yaml"), Plans: filepath.Join(dir, "plans.yaml"), Log: &log})
+		if err != nil {
+			t.Fatal(err)
+		}
+		rng := rand.New(rand.NewPCG(5, 6))
+		for range 400 {
+			time.Sleep(time.Duration(rng.IntN(60_000)) * time.Microsecond)
+			method, path, key := "GET", "/api/x", ""
+			switch rng.IntN(5) {
+			case 0:
+				path = "/open/x"
+			case 1:
+				method, path = "POST", "/login"
+			case 2:
+				path = "/nowhere"
+				if rng.IntN(2) == 0 {
+					path = "/api/y" // without credentials: 401
+				}
+			default:
+				key = "test"
+			}
+			r := httptest.NewRequest(method, path, nil)
+			r.RemoteAddr = "203.0.113.7:4711"
+			if key != "" {
+				r.Header.Set("X-API-Key", key)
+			}
+			w := httptest.NewRecorder()
+			g.ServeHTTP(w, r)
+			live = append(live, w.Code == http.StatusTooManyRequests)
+		}
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := g.Run(ended, nil); err != nil { // writes what is left of the log
+			t.Error(err)
+		}
+	})
+	var simulated []bool
+	r := run(t, Options{Config: cfg, observe: func(_ *record, denied bool) { simulated = append(simulated, denied) }}, log.String())
+	if int(r.Requests) != len(live) || r.Malformed != 0 {
+		t.Fatalf("%d requests of %d: %+v", r.Requests, len(live), r.MalformedLines)
+	}
+	denied, differ := 0, 0
+	for i := range live {
+		if live[i] {
+			denied++
+		}
+		if live[i] != simulated[i] {
+			differ++
+			t.Logf("request %d: live %v, simulated %v", i, live[i], simulated[i])
+		}
+	}
+	if differ > 0 || denied < 50 || denied > 350 {
+		t.Errorf("%d of %d verdicts differ; %d denied", differ, len(live), denied)
+	}
+}
