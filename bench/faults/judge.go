@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
 	"time"
 )
 
@@ -77,8 +78,8 @@ func (r *result) openAdded() (p50, p99 float64) {
 // judgeAnswers checks that every route did what it says.
 func (r *result) judgeAnswers(row *row, samples []sample, at span) {
 	wrong := map[string]int{}
-	degraded, late := 0, 0
-	total, lateTotal := 0, 0
+	degraded, strayed := 0, 0
+	total, returnedTotal := 0, 0
 	for i := range samples {
 		s := &samples[i]
 		if s.route == control || s.caller == "victim" || s.caller == "" {
@@ -88,7 +89,9 @@ func (r *result) judgeAnswers(row *row, samples []sample, at span) {
 			wrong[why]++
 		}
 		open := r.Opens && !s.at.Before(at.openFrom) && s.at.Add(s.took).Before(at.healing)
-		if open && !s.degraded() {
+		// Whom Redis has denied until then, memory denies until then.
+		told := (s.caller == hot || s.caller == late) && s.status == http.StatusTooManyRequests
+		if open && !s.degraded() && !told {
 			wrong[fmt.Sprintf("%s: %d while the breaker is open, not by the mode", s.route, s.status)]++
 		}
 		total++
@@ -96,9 +99,9 @@ func (r *result) judgeAnswers(row *row, samples []sample, at span) {
 			degraded++
 		}
 		if s.at.After(at.shared) {
-			lateTotal++
+			returnedTotal++
 			if s.degraded() {
-				late++
+				strayed++
 			}
 		}
 	}
@@ -109,8 +112,8 @@ func (r *result) judgeAnswers(row *row, samples []sample, at span) {
 	if row.opens == never && degraded*200 > total {
 		r.broken("answers: %d of %d were made without the store, which was there", degraded, total)
 	}
-	if late*50 > lateTotal {
-		r.broken("return: %d of %d answers were made without the store when it was in use again", late, lateTotal)
+	if strayed*50 > returnedTotal {
+		r.broken("return: %d of %d answers were made without the store when it was in use again", strayed, returnedTotal)
 	}
 }
 
@@ -133,7 +136,7 @@ func (s *sample) wrong() string {
 		if s.problem != want || s.retryAfter < 1 {
 			return fmt.Sprintf("capped: 429 %s with Retry-After %d", s.problem, s.retryAfter)
 		}
-		if !s.local() && s.caller != hot {
+		if !s.local() && s.caller != hot && s.caller != late {
 			return "capped: 429 for a caller within the limit"
 		}
 	case s.route == "closed" && s.status == http.StatusServiceUnavailable:
@@ -146,9 +149,11 @@ func (s *sample) wrong() string {
 	return ""
 }
 
-// judgeOver counts what the caller with the narrow limit was given beyond it.
+// judgeOver counts what the callers with the narrow limit were given beyond it:
+// one who has used it up before the fault, and one who comes when it is there.
 func (r *result) judgeOver(row *row, samples []sample) {
-	admitted, windows := 0, 0
+	admitted := map[string]int{}
+	windows := map[string]int{}  // how often a caller was seen to begin anew
 	local := map[[2]string]int{} // by instance and caller
 	for i := range samples {
 		s := &samples[i]
@@ -156,32 +161,31 @@ func (r *result) judgeOver(row *row, samples []sample) {
 			continue
 		}
 		if s.local() {
-			local[[2]string{fmt.Sprint(s.instance), s.caller}]++
+			local[[2]string{strconv.Itoa(s.instance), s.caller}]++
 		}
-		if s.caller == hot {
-			admitted++
-			if !s.local() && s.remaining == narrow-1 {
-				windows++
-			}
+		admitted[s.caller]++
+		if !s.local() && s.remaining == narrow-1 {
+			windows[s.caller]++
 		}
 	}
-	r.Over = max(0, admitted-narrow)
-	allowed := 0
+	for _, caller := range []string{hot, late} {
+		r.Over += max(0, admitted[caller]-narrow)
+		forgotten := row.forget
+		if forgotten < 0 {
+			forgotten = max(0, windows[caller]-1)
+		}
+		r.OverRule += forgotten * narrow
+		if row.loses {
+			r.OverRule += lostUnits
+		}
+	}
 	for at, n := range local {
 		if n > localCap {
 			r.broken("local cap: instance %s admitted %d of %s; at most %d", at[0], n, at[1], localCap)
 		}
-		if at[1] == hot {
-			allowed += localCap
+		if at[1] == hot || at[1] == late {
+			r.OverRule += localCap
 		}
-	}
-	forgotten := row.forget
-	if forgotten < 0 {
-		forgotten = max(0, windows-1) // as often as it was seen to begin anew
-	}
-	r.OverRule = allowed + forgotten*narrow
-	if row.loses {
-		r.OverRule += lostUnits
 	}
 	if r.Over > r.OverRule {
 		r.broken("over the limit: %d admitted; at most %d", r.Over, r.OverRule)

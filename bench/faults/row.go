@@ -155,7 +155,7 @@ func (r *row) run(ctx context.Context, program string, t timing) (*result, error
 func (x *experiment) measure(r *row) *result {
 	f := r.start(x)
 	x.site = newSite(x.host, x.program, instances, f.store, plans{})
-	clients := x.site.clients()
+	clients := x.site.clients(x.timing.warm + x.timing.calm + 500*time.Millisecond)
 	if r.clients != nil {
 		clients = append(clients, r.clients(x)...)
 	}

@@ -50,7 +50,7 @@ func (c *cluster) fault(inject, heal func()) fault {
 // slots are those of all callers of a row.
 func (c *cluster) slots() (out []int) {
 	seen := map[int]bool{}
-	for _, user := range []string{hot, "capped-0", "capped-1", "closed-0", "closed-1", "open-0", "open-1"} {
+	for _, user := range []string{hot, late, "capped-0", "capped-1", "closed-0", "closed-1", "open-0", "open-1"} {
 		slot, err := c.nodes[0].rdb.ClusterKeySlot(c.x.ctx, bucketOf(user)).Result()
 		c.x.must(err, "ask for a slot")
 		if !seen[int(slot)] {

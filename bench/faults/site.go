@@ -35,8 +35,9 @@ const (
 	defaultTimeout = 50 * time.Millisecond
 )
 
-// hot is the caller whose limit is narrow.
-const hot = "hot"
+// hot is the caller whose limit is narrow, and late another one, who only comes
+// when the fault is there.
+const hot, late = "hot", "hot-late"
 
 // The fail modes, one route each. The third caller of a row is the one who is
 // over the limit.
@@ -118,7 +119,7 @@ func newSite(h *host, program string, n int, store string, p plans) *site {
 
 // users are all callers that a site knows.
 func users() []string {
-	out := []string{hot, "victim"}
+	out := []string{hot, late, "victim"}
 	for _, m := range modes {
 		out = append(out, m.route+"-0", m.route+"-1")
 	}
@@ -171,7 +172,8 @@ func request(path, user string) []byte {
 // connections with ten requests a second each, evenly spread in time. On the
 // route capped two of them are the caller who is over the limit. Two more ask
 // the upstream itself, for comparison.
-func (s *site) clients() []client {
+// The late caller begins after so long.
+func (s *site) clients(lateness time.Duration) []client {
 	const each, interval = 4, 100 * time.Millisecond
 	var out []client
 	for i, g := range s.gateways {
@@ -186,6 +188,14 @@ func (s *site) clients() []client {
 		}
 	}
 	spread(out)
+	for i, g := range s.gateways {
+		for k := range 2 {
+			out = append(out, client{
+				address: g.address, request: request("capped", late), instance: i, route: "capped", caller: late,
+				interval: interval, offset: lateness + time.Duration(2*i+k)*interval/6,
+			})
+		}
+	}
 	return append(out, s.control()...)
 }
 

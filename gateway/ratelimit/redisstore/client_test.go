@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -246,6 +247,41 @@ func TestTLS(t *testing.T) {
 		if err := store.Probe(t.Context()); err == nil || !strings.Contains(err.Error(), "certificate") {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// TestProbeCallsOnceWhereEverybodyIsHungUpOn: gateways that wait for their store
+// are no storm of connections.
+func TestProbeCallsOnceWhereEverybodyIsHungUpOn(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var calls atomic.Int64
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			calls.Add(1)
+			_ = c.Close()
+		}
+	}()
+	defer func() {
+		_ = l.Close()
+		<-done
+	}()
+	store := at(t, l.Addr().String())
+	for range 10 {
+		if err := store.Probe(t.Context()); err == nil {
+			t.Fatal("a server that hangs up passes for well")
+		}
+	}
+	if n := calls.Load(); n > 10 {
+		t.Errorf("%d connections of 10 probes", n)
 	}
 }
 

@@ -101,10 +101,6 @@ const DefaultTimeout = 50 * time.Millisecond
 // DefaultKeyPrefix begins every key if nothing else is said.
 const DefaultKeyPrefix = "rl"
 
-// maxBroken is how many broken connections in a row a probe gets past: more than
-// most pools have, and few enough for a server that hangs up on everybody.
-const maxBroken = 256
-
 // Options tune a [Store]. The zero value is good.
 type Options struct {
 	// KeyPrefix begins every key: letters, digits and _ - . only. Stores with
@@ -286,20 +282,31 @@ func (s *Store) call(ctx context.Context, charges []ratelimit.Charge, extra []in
 // on a key of its own, so that what it says of the store holds for decisions.
 // It ends within Options.Timeout, or when ctx does.
 //
-// Unlike a decision it goes on to the next connection when one has broken off. A
-// server that was restarted has closed them all, which is seen beforehand, but
-// not through TLS: there each one costs whoever is first to use it an error.
+// Unlike a decision it goes on to the next connection when one that was idle has
+// broken off. A server that was restarted has closed them all, which is seen
+// beforehand, but not through TLS: there each one costs whoever is first to use
+// it an error. A connection that was made for the probe is the last one: a server
+// that hangs up on everybody is not to be called again and again.
 func (s *Store) Probe(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	var dst [1]ratelimit.Decision
 	var err error
-	for range maxBroken {
+	for range s.idle() + 1 {
 		if _, _, err = s.take(ctx, s.probe, nil, dst[:], nil); Kind(err) != KindLost {
 			break
 		}
 	}
 	return err
+}
+
+// idle is how many connections wait for something to do.
+func (s *Store) idle() int {
+	p, ok := s.client.(interface{ PoolStats() *redis.PoolStats })
+	if !ok {
+		return 0
+	}
+	return int(p.PoolStats().IdleConns)
 }
 
 // Close waits for refunds under way, at most Options.Timeout, and closes the

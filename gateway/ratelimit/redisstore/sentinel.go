@@ -130,6 +130,15 @@ func (s *SentinelOptions) check(o *ClientOptions) error {
 	return nil
 }
 
+// PoolStats are those of the connections to the master, nothing before one is
+// known.
+func (c *SentinelClient) PoolStats() *redis.PoolStats {
+	if m := c.master.Load(); m != nil {
+		return m.PoolStats()
+	}
+	return &redis.PoolStats{}
+}
+
 // Process sends cmd to the master, once.
 func (c *SentinelClient) Process(ctx context.Context, cmd redis.Cmder) error {
 	m := c.master.Load()
