@@ -289,3 +289,35 @@ FQEghGVR+G8bTU1q6reBdYsnwlUB0cBwvfYb/P43UclFcfM1t+d9zAf0Urn6JMB5
 LwIDAQAB
 -----END PUBLIC KEY-----
 `
+
+// TestRightsCoverTheScripts: the rule for a user of Redis allows what the scripts
+// do. That it suffices is seen in test/, for what happens there.
+func TestRightsCoverTheScripts(t *testing.T) {
+	_, rule, _ := strings.Cut(read(t, "docs/OPERATING.md"), "ACL SETUSER gateway on ")
+	rule, _, ok := strings.Cut(rule, "\n\n")
+	if !ok {
+		t.Fatal("docs/OPERATING.md shows no ACL SETUSER gateway")
+	}
+	allowed := strings.Fields(rule)
+	files, err := filepath.Glob(filepath.Join(root, "gateway/ratelimit/redisstore/lua/*.lua"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("scripts: %v, %v", files, err)
+	}
+	command := regexp.MustCompile(`call\(["']([A-Za-z]+)["']`)
+	seen := 0
+	for _, name := range files {
+		script, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range command.FindAllStringSubmatch(string(script), -1) {
+			seen++
+			if right := "+" + strings.ToLower(m[1]); !slices.Contains(allowed, right) {
+				t.Errorf("%s calls %s; docs/OPERATING.md does not allow %s", filepath.Base(name), m[1], right)
+			}
+		}
+	}
+	if seen == 0 {
+		t.Error("no command found in the scripts")
+	}
+}
