@@ -44,7 +44,8 @@ func (g *Gateway) drain(ctx context.Context, public []*door, cut context.CancelF
 const (
 	// flightsPoll is how often drain looks whether anything is left.
 	flightsPoll = 10 * time.Millisecond
-	// cutGrace is how long requests that were cut have to end.
+	// cutGrace is how long requests that were cut have to end, and at least how
+	// long a limit store that is let go of is charged with what it is owed.
 	cutGrace = time.Second
 )
 

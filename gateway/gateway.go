@@ -124,7 +124,7 @@ func New(o Options) (*Gateway, error) {
 		return nil, fmt.Errorf("make the table of denials: %w", err)
 	}
 	g.telemetry = telemetry.New(telemetry.Options{
-		Out: o.Log, StoreErrorKinds: storeErrorKinds(), AuthReason: authReason, DenyCache: g.deniedStats,
+		Out: o.Log, StoreErrorKinds: storeErrorKinds(), FallbackOutcomes: fallbackOutcomes(), AuthReason: authReason, DenyCache: g.deniedStats,
 	})
 	g.log = g.telemetry.Logger()
 	if g.topDenied, err = topk.New(topDeniedKeys, 10*time.Minute); err != nil {

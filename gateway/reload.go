@@ -96,7 +96,7 @@ func (g *Gateway) applyLocked(cfg *config.Config) error {
 	s, err := build(cfg, g, up, sh.storeFor, previous)
 	if err != nil {
 		if sh != g.shared {
-			err = errors.Join(err, sh.close())
+			err = errors.Join(err, sh.close(time.Now()))
 		}
 		return err
 	}
@@ -142,7 +142,7 @@ func (g *Gateway) retireLocked(sh *shared) {
 		case <-time.After(sh.cfg.Timeout + time.Second):
 		case <-g.stopped:
 		}
-		if err := sh.close(); err != nil {
+		if err := sh.close(time.Now().Add(cutGrace)); err != nil {
 			g.log.Warn("close the connections to the former limit store", "error", err)
 		}
 	})

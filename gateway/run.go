@@ -88,7 +88,12 @@ func (g *Gateway) Run(ctx context.Context, hup <-chan os.Signal) error {
 	for _, p := range g.upstreams {
 		p.upstream.Close()
 	}
-	if cerr := g.shared.close(); cerr != nil { //nolint:contextcheck // ctx has ended; the others are told all the same
+	// Even when what was in flight took all of shutdown_timeout.
+	by := time.Now().Add(cutGrace)
+	if g.leaveBy.After(by) {
+		by = g.leaveBy
+	}
+	if cerr := g.shared.close(by); cerr != nil {
 		g.log.Warn("close the connections to the limit store", "error", cerr)
 	}
 	g.log.Info("stopped")

@@ -101,12 +101,16 @@ func (g *Gateway) makeShared(cfg *config.Config) (*shared, error) {
 		Instances:    sh.board.Instances,
 		Kind:         redisstore.Kind,
 		KeyFault:     redisstore.KeyFault,
+		Settle:       sh.redis.Settle,
+		Ambiguous:    redisstore.Ambiguous,
 		Hooks: fallback.Hooks{
 			StoreFailed: func(kind string, _ error) { g.telemetry.StoreFailed(kind) },
 			StateChanged: func(open bool, err error, lasted time.Duration) {
 				g.storeStateChanged(sh, open, err, lasted)
 			},
-			Degraded: degraded,
+			Degraded:  degraded,
+			Accounted: func(o fallback.Outcome, units int64) { g.telemetry.FallbackUnits(string(o), units) },
+			Settled:   g.storeSettled,
 		},
 	})
 	if err != nil {
@@ -145,6 +149,14 @@ func redisClient(c *config.Redis, tlsConfig *tls.Config) (redisstore.Client, err
 // storeErrorKinds are all the labels gateway_store_errors_total can have.
 func storeErrorKinds() []string { return redisstore.Kinds() }
 
+// fallbackOutcomes are all the labels gateway_fallback_units_total has.
+func fallbackOutcomes() (names []string) {
+	for _, o := range fallback.Outcomes() {
+		names = append(names, string(o))
+	}
+	return names
+}
+
 // storeFor gives the store in the fail mode of a route. Memory never fails. What
 // Redis denied until then is denied until then, also while it is away.
 func (sh *shared) storeFor(m config.FailMode) ratelimit.Store {
@@ -182,12 +194,17 @@ func (sh *shared) leave() {
 	}
 }
 
-func (sh *shared) close() error {
+// close charges the store with what was admitted while it was away, if it is back
+// and as far as that is done before by, and lets go of it.
+func (sh *shared) close(by time.Time) error {
 	if sh.fallback == nil {
 		return nil
 	}
 	sh.leases.Close() // all blocks go back, while there is somebody to be told of it
 	sh.leave()
+	ctx, cancel := context.WithDeadline(context.Background(), by)
+	defer cancel()
+	sh.fallback.Settle(ctx)
 	sh.fallback.Close()
 	return sh.redis.Close()
 }
@@ -234,6 +251,13 @@ func (g *Gateway) storeStateChanged(sh *shared, open bool, err error, lasted tim
 		return
 	}
 	g.log.Warn("the limit store is back; limits are shared again", "was_away", lasted.Round(time.Millisecond).String())
+}
+
+// storeSettled says what came of the requests that were admitted while the shared
+// store was away.
+func (g *Gateway) storeSettled(s fallback.Settlement) {
+	g.log.Info("what was admitted without the limit store has been charged to it",
+		"buckets", s.Buckets, "units", s.Units, "lapsed", s.Lapsed, "left_out", s.LeftOut)
 }
 
 // storeHint is where to look first when the store is away for a reason of kind.

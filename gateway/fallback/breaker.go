@@ -85,6 +85,7 @@ func (f *Fallback) closed() *condition {
 	f.consecutive = 0
 	c := &condition{since: time.Now()}
 	f.cond.Store(c)
+	f.settler.notify()
 	return c
 }
 

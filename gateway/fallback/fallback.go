@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -70,6 +71,15 @@ type Options struct {
 	// from everybody else. nil: no error is of this sort.
 	KeyFault func(error) bool
 
+	// Settle charges the primary with the first n of debts, n >= 1, that were
+	// admitted while it was away; see the package comment. It sets their Charged,
+	// bounds its own wait, and on an error that is not ambiguous has charged
+	// none. nil: nothing is noted, and an outage is worth the local caps.
+	Settle func(ctx context.Context, debts []ratelimit.Debt) (n int, err error)
+	// Ambiguous reports that the primary may have charged a request, or been
+	// settled, though it answered err. nil: that may be so after every error.
+	Ambiguous func(error) bool
+
 	// Hooks report what happens.
 	Hooks Hooks
 }
@@ -90,6 +100,12 @@ type Hooks struct {
 	// A route that fails open returns no decisions that could carry the error;
 	// this is where the request's log line gets it, in every mode alike.
 	Degraded func(ctx context.Context, mode Mode, err error)
+	// Accounted reports units of limits that were admitted without the primary,
+	// when it is known what became of them.
+	Accounted func(o Outcome, units int64)
+	// Settled reports, once after each return of the primary and on Close, what
+	// has been settled since the last report, if anything was.
+	Settled func(Settlement)
 }
 
 // A Fallback is two stores behind one breaker. It is safe for concurrent use.
@@ -119,7 +135,9 @@ type Fallback struct {
 	lastErr     error
 	lastErrAt   time.Time
 
-	prober prober
+	prober  prober
+	debts   debts
+	settler settler
 }
 
 // condition is one state of the breaker. It is immutable.
@@ -169,6 +187,8 @@ func New(primary, local ratelimit.Store, o Options) (*Fallback, error) {
 		ReadyToTrip: f.readyToTrip,
 	})
 	f.prober.init()
+	f.settler.init()
+	f.debts.seed = maphash.MakeSeed()
 	return f, nil
 }
 
@@ -244,6 +264,9 @@ type State struct {
 	// Admitted and Denied count the requests that were decided without the
 	// primary, since the Fallback was made.
 	Admitted, Denied uint64
+	// Owed is how many buckets were spent of without the primary, and are yet to
+	// be charged there.
+	Owed int64
 }
 
 // State returns the present state.
@@ -255,6 +278,7 @@ func (f *Fallback) State() State {
 		Open: c.open, Since: c.since,
 		LastErr: f.lastErr, LastErrAt: f.lastErrAt,
 		Admitted: f.admitted.Load(), Denied: f.denied.Load(),
+		Owed: f.debts.buckets.Load(),
 	}
 	if c.open {
 		s.NextProbe = max(0, f.untilProbe())

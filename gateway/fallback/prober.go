@@ -62,10 +62,12 @@ func (f *Fallback) Start() {
 		return
 	}
 	go f.run()
+	go f.runSettler()
 	<-p.settled
 }
 
-// Close ends the prober and waits for it. The stores can be used on: the
+// Close ends the prober and the settler, waits for them, and drops what is not
+// settled; see [Fallback.Settle]. The stores can be used on: the
 // breaker still opens, but nothing closes it any more. It is safe to call
 // twice, and without Start. A probe that does not return when its context ends
 // is not waited for.
@@ -74,8 +76,11 @@ func (f *Fallback) Close() {
 	p.cancel()
 	if p.started.CompareAndSwap(false, true) {
 		close(p.done) // never started, and now never will be
+		close(f.settler.done)
 	}
 	<-p.done
+	<-f.settler.done
+	f.drop()
 }
 
 // run is the prober. It alone closes the breaker and it alone reports changes,

@@ -49,7 +49,7 @@ func (s *store) Take(ctx context.Context, charges []ratelimit.Charge, dst []rate
 				return ds, nil
 			}
 		}
-		return s.without(ctx, charges, dst, c.shown)
+		return s.without(ctx, charges, dst, c.shown, false)
 	}
 	ds, err := f.primary.Take(ctx, charges, dst)
 	if err == nil && len(ds) != len(charges) {
@@ -78,7 +78,7 @@ func (s *store) Take(ctx context.Context, charges []ratelimit.Charge, dst []rate
 	if left {
 		return dst[:0], fmt.Errorf("the caller left before the store answered: %w", ctx.Err())
 	}
-	return s.without(ctx, charges, dst, err)
+	return s.without(ctx, charges, dst, err, f.ambiguous(err))
 }
 
 // fromLease reports whether all of ds were paid from what was taken in advance,
@@ -93,8 +93,8 @@ func fromLease(ds []ratelimit.Decision) bool {
 }
 
 // without decides charges without the primary, which did not answer because of
-// cause.
-func (s *store) without(ctx context.Context, charges []ratelimit.Charge, dst []ratelimit.Decision, cause error) ([]ratelimit.Decision, error) {
+// cause. ambiguous says that it may have charged them all the same.
+func (s *store) without(ctx context.Context, charges []ratelimit.Charge, dst []ratelimit.Decision, cause error, ambiguous bool) ([]ratelimit.Decision, error) {
 	f := s.f
 	if f.o.Hooks.Degraded != nil {
 		f.o.Hooks.Degraded(ctx, s.mode, cause)
@@ -102,6 +102,7 @@ func (s *store) without(ctx context.Context, charges []ratelimit.Charge, dst []r
 	switch s.mode {
 	case Allow:
 		f.admitted.Add(1)
+		f.account(charges, ambiguous)
 		return dst[:0], nil
 	case Deny:
 		f.denied.Add(1)
@@ -116,6 +117,7 @@ func (s *store) without(ctx context.Context, charges []ratelimit.Charge, dst []r
 		return dst[:0], &ratelimit.UnavailableError{RetryAfter: f.retryAfter(), Err: fmt.Errorf("%w; the local cap: %w", cause, err)}
 	case ratelimit.Admitted(ds):
 		f.admitted.Add(1)
+		f.account(charges, ambiguous)
 	default:
 		f.denied.Add(1)
 	}

@@ -103,6 +103,14 @@ func (t *Telemetry) LeaseStranded(units int64) { t.stranded.Add(float64(units)) 
 // because too many buckets have blocks.
 func (t *Telemetry) LeaseOverflow() { t.leasesFull.Inc() }
 
+// FallbackUnits counts units of limits that were admitted without the shared
+// store, by what became of them: one of the outcomes that New was told of.
+func (t *Telemetry) FallbackUnits(outcome string, units int64) {
+	if c := t.fallbackUnits[outcome]; c != nil {
+		c.Add(float64(units))
+	}
+}
+
 // Instances says how many gateway instances are alive.
 func (t *Telemetry) Instances(n int) { t.instances.Set(float64(n)) }
 

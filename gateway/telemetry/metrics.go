@@ -37,6 +37,8 @@ type metrics struct {
 	auth        map[authLabels]prometheus.Counter
 	applied     prometheus.Counter
 	rejected    prometheus.Counter
+
+	fallbackUnits map[string]prometheus.Counter // by outcome
 }
 
 type authLabels struct{ method, outcome string }
@@ -139,6 +141,13 @@ func newMetrics(reg prometheus.Registerer, o *Options, dropped func() int64) met
 			"When a certificate that the gateway presents expires, Unix time."), []string{"subject"}),
 		storeErrors: make(map[string]prometheus.Counter),
 		auth:        make(map[authLabels]prometheus.Counter),
+
+		fallbackUnits: make(map[string]prometheus.Counter),
+	}
+	units := prometheus.NewCounterVec(counter("gateway_fallback_units_total",
+		"Units of limits admitted without the shared store, by what became of them."), []string{"outcome"})
+	for _, outcome := range o.FallbackOutcomes {
+		m.fallbackUnits[outcome] = units.WithLabelValues(clean(outcome))
 	}
 	storeErrors := prometheus.NewCounterVec(counter("gateway_store_errors_total",
 		"Calls of the shared store that failed, by what went wrong: decisions, refunds, and what instances tell each other."), []string{"kind"})
@@ -172,7 +181,7 @@ func newMetrics(reg prometheus.Registerer, o *Options, dropped func() int64) met
 		m.requests, m.duration, m.added, m.inFlight, m.decisions, m.remaining, m.storeTook,
 		m.fallback, m.overflow, m.unknown, m.leased, m.stranded, m.leasesFull, m.instances, m.upRequests, m.up,
 		m.lastOK, m.lastOKTime, m.configInfo, m.certExpiry,
-		storeErrors, auth, reloads, logDropped, denials, pushedOut,
+		storeErrors, units, auth, reloads, logDropped, denials, pushedOut,
 	)
 	return m
 }

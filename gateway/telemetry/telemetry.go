@@ -32,6 +32,9 @@ type Options struct {
 	// StoreErrorKinds are the kinds that StoreFailed is called with; nil means
 	// DefaultStoreErrorKinds. Any other kind counts as "other".
 	StoreErrorKinds []string
+	// FallbackOutcomes are what FallbackUnits is called with; any other is not
+	// counted.
+	FallbackOutcomes []string
 	// AuthReasons are the words for why a credential is refused that have a
 	// series of their own in gateway_auth_total, beside AuthRefused.
 	AuthReasons []string
