@@ -256,7 +256,7 @@ func (g *Gateway) storeStateChanged(sh *shared, open bool, err error, lasted tim
 // storeSettled says what came of the requests that were admitted while the shared
 // store was away.
 func (g *Gateway) storeSettled(s fallback.Settlement) {
-	g.log.Info("what was admitted without the limit store has been charged to it",
+	g.log.Info("what was admitted without the limit store is settled",
 		"buckets", s.Buckets, "units", s.Units, "lapsed", s.Lapsed, "left_out", s.LeftOut)
 }
 

@@ -976,6 +976,10 @@ func TestALostReplyIsChargedOnce(t *testing.T) {
 			if got := g.value(`gateway_store_errors_total{kind="` + kind + `"}`); got != requests/3 {
 				t.Errorf("%v store errors of kind %s, want %d", got, kind, requests/3)
 			}
+			// A third of the lost ones was refused, the others are two limits each.
+			if ambiguous, settled := g.units("ambiguous"), g.units("settled"); ambiguous != 2*requests/3*2/3 || settled != 0 {
+				t.Errorf("%d units are called ambiguous and %d settled, want %d and 0", ambiguous, settled, 2*requests/3*2/3)
+			}
 			if g.fallback() != 0 {
 				t.Error("the breaker is open")
 			}
