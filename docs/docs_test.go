@@ -238,7 +238,7 @@ func TestPicturesAreXML(t *testing.T) {
 // TestMetricsExist holds the names that alerts and documents use against those
 // that the gateway has.
 func TestMetricsExist(t *testing.T) {
-	tel := telemetry.New(telemetry.Options{Out: io.Discard, StoreErrorKinds: []string{"timeout"}})
+	tel := telemetry.New(telemetry.Options{Out: io.Discard, StoreErrorKinds: []string{"timeout"}, FallbackOutcomes: []string{"settled"}})
 	defer func() {
 		if err := tel.Close(); err != nil {
 			t.Error(err)

@@ -96,7 +96,7 @@ func (g *Gateway) applyLocked(cfg *config.Config) error {
 	s, err := build(cfg, g, up, sh.storeFor, previous)
 	if err != nil {
 		if sh != g.shared {
-			err = errors.Join(err, sh.close(time.Now()))
+			err = errors.Join(err, sh.close(context.Background())) // it owes nothing
 		}
 		return err
 	}
@@ -142,7 +142,9 @@ func (g *Gateway) retireLocked(sh *shared) {
 		case <-time.After(sh.cfg.Timeout + time.Second):
 		case <-g.stopped:
 		}
-		if err := sh.close(time.Now().Add(cutGrace)); err != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), cutGrace)
+		defer cancel()
+		if err := sh.close(ctx); err != nil {
 			g.log.Warn("close the connections to the former limit store", "error", err)
 		}
 	})

@@ -93,7 +93,9 @@ func (g *Gateway) Run(ctx context.Context, hup <-chan os.Signal) error {
 	if g.leaveBy.After(by) {
 		by = g.leaveBy
 	}
-	if cerr := g.shared.close(by); cerr != nil {
+	settling, cancel := context.WithDeadline(context.WithoutCancel(ctx), by)
+	defer cancel()
+	if cerr := g.shared.close(settling); cerr != nil {
 		g.log.Warn("close the connections to the limit store", "error", cerr)
 	}
 	g.log.Info("stopped")

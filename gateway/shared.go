@@ -195,15 +195,13 @@ func (sh *shared) leave() {
 }
 
 // close charges the store with what was admitted while it was away, if it is back
-// and as far as that is done before by, and lets go of it.
-func (sh *shared) close(by time.Time) error {
+// and as far as that is done before ctx ends, and lets go of it.
+func (sh *shared) close(ctx context.Context) error {
 	if sh.fallback == nil {
 		return nil
 	}
 	sh.leases.Close() // all blocks go back, while there is somebody to be told of it
 	sh.leave()
-	ctx, cancel := context.WithDeadline(context.Background(), by)
-	defer cancel()
 	sh.fallback.Settle(ctx)
 	sh.fallback.Close()
 	return sh.redis.Close()

@@ -4,7 +4,8 @@
 //
 // Every error of the primary counts towards a breaker, except those that are
 // the fault of one key. While the breaker is open the primary is not touched:
-// what a request costs then is one atomic read beyond the local decision. One
+// what a request costs then, beyond the local decision, is one atomic read and a
+// note of what it was admitted. One
 // goroutine, the prober, asks the primary again every half second, and its
 // first success closes the breaker; nothing else is needed for the traffic to
 // return.
@@ -12,6 +13,19 @@
 // What is decided without the primary is the route's choice, a [Mode]: a cap
 // kept on this instance, a refusal, or a free pass. All modes share one breaker
 // and one local store, and each is a plain [ratelimit.Store].
+//
+// What it admits meanwhile, by a cap or because a route fails open, is no free
+// quota: it is noted by the request's own policies, whatever the cap was, and
+// charged to the primary once that is back, in the background and in batches
+// ([Options.Settle]). What is noted is a [ratelimit.Debt] for each bucket, kept by
+// the core's own functions on this instance's monotonic clock. Nobody is charged
+// twice: a request whose own attempt at the primary may have been charged
+// ([Options.Ambiguous]) is left out, whatever the primary answers later, and so is
+// a batch whose answer was lost; one that was refused is kept, and tried again, at
+// the next return if the breaker opens meanwhile. Denied and refused requests are
+// not noted. Until a bucket is settled, which is some milliseconds to seconds, the
+// primary admits as if it had not been spent. While the breaker is closed and the
+// primary answers, nothing of this costs anything.
 //
 // It is not a retry. A primary that timed out may have charged all the same,
 // so it is never asked twice for one request. It is not a health check either:
@@ -31,13 +45,19 @@
 //   - A probe hangs, panics, is cancelled: it has failed, and the next one
 //     follows after the same interval. The breaker cannot stay half-open,
 //     because no request ever holds its one half-open place.
+//   - More buckets are spent of than can be noted: the new ones are not, and are
+//     counted.
+//   - The process ends: [Fallback.Settle] charges what it can, if the primary is
+//     back; [Fallback.Close] drops and counts the rest.
 //   - The local store fails too: the request is refused with
 //     [ratelimit.UnavailableError]; it is never admitted because nobody knew.
 //
 // The local store should serve nobody else: a limit keeps its own key in it,
 // and would share a count with, say, an edge limit of the same name.
 //
-//	f, err := fallback.New(redisStore, memoryStore, fallback.Options{Probe: redisStore.Probe})
+//	f, err := fallback.New(redisStore, memoryStore, fallback.Options{
+//		Probe: redisStore.Probe, Settle: redisStore.Settle, Ambiguous: redisstore.Ambiguous,
+//	})
 //	...
 //	f.Start() // an instance that starts without Redis knows it when this returns
 //	defer f.Close()

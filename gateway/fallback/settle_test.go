@@ -47,12 +47,12 @@ func (p *purse) charge(partition string, q *ratelimit.Policy, units int64) {
 func (p *purse) Take(_ context.Context, cs []ratelimit.Charge, dst []ratelimit.Decision) ([]ratelimit.Decision, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.answers == errNever {
+	if errors.Is(p.answers, errNever) {
 		for _, c := range cs {
 			p.never += c.Cost
 		}
 	}
-	if p.answers == nil || p.answers == errLost {
+	if p.answers == nil || errors.Is(p.answers, errLost) {
 		for _, c := range cs {
 			p.charge(c.Partition, c.Policy, c.Cost)
 		}
@@ -71,12 +71,12 @@ func (p *purse) Settle(_ context.Context, debts []ratelimit.Debt) (int, error) {
 	defer p.mu.Unlock()
 	p.settles++
 	n := min(p.most, len(debts))
-	if p.answers == errNever {
+	if errors.Is(p.answers, errNever) {
 		for i := range debts[:n] {
 			p.never += debts[i].State.Spent
 		}
 	}
-	if p.answers == nil || p.answers == errLost {
+	if p.answers == nil || errors.Is(p.answers, errLost) {
 		for i := range debts[:n] {
 			d := &debts[i]
 			p.charge(d.Partition, d.Policy, d.State.Spent)

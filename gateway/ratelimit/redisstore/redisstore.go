@@ -22,6 +22,10 @@
 // one caller may be on two nodes, neither of which decides then (TRYAGAIN); they
 // are asked again until they are together or the time is up.
 //
+// What was admitted elsewhere while the server was away is charged by
+// [Store.Settle], once; [Ambiguous] says which errors leave open whether anything
+// was charged.
+//
 // [Kind] says in one word what went wrong. A value that this package never wrote
 // under its keys is an error of kind "corrupt" and stays as it is; a well-formed
 // one without an expiry gets one when it is next set: of a bucket when it outlives

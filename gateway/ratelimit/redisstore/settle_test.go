@@ -353,7 +353,7 @@ func TestSettleKeepsAWindow(t *testing.T) {
 // TestSettleManyAtOnce: a call takes some, the next the rest, on a cluster only
 // what lives in one slot; what we did not write is left alone and stops nobody.
 func TestSettleManyAtOnce(t *testing.T) {
-	debts := func(t *testing.T, p *ratelimit.Policy) (ds []ratelimit.Debt) {
+	debts := func(p *ratelimit.Policy) (ds []ratelimit.Debt) {
 		for i := range 150 {
 			d := ratelimit.Debt{Partition: fmt.Sprintf("{user:%d}", i)}
 			d.Charge(p, time.Now().UnixMicro(), 3)
@@ -377,7 +377,7 @@ func TestSettleManyAtOnce(t *testing.T) {
 		look := srv.Client(t)
 		store := at(t, srv.Addr())
 		p := perDay(t)
-		ds := debts(t, p)
+		ds := debts(p)
 		look.Set(t.Context(), "rl:v1:{user:7}:"+p.Key(), "hello", 0)
 		if calls := settle(t, store, ds); calls != 3 {
 			t.Errorf("%d calls for 150 debts, want 3", calls)
@@ -405,7 +405,7 @@ func TestSettleManyAtOnce(t *testing.T) {
 		c := redistest.StartCluster(t, 3)
 		store := onCluster(t, c, redisstore.Options{Timeout: generous})
 		p := perDay(t)
-		ds := debts(t, p)
+		ds := debts(p)
 		settle(t, store, ds)
 		for i := range ds {
 			if left := peek(t, store, ds[i].Partition, p).Remaining; left != 97 {
@@ -447,9 +447,9 @@ func TestSettleIsRefusedWhole(t *testing.T) {
 	set("maxmemory", "1kb")
 	refused(redisstore.KindOOM)
 	set("maxmemory", "0")
-	look.SlaveOf(t.Context(), "127.0.0.1", "1")
+	look.ReplicaOf(t.Context(), "127.0.0.1", "1")
 	refused(redisstore.KindReadOnly)
-	look.SlaveOf(t.Context(), "no", "one")
+	look.ReplicaOf(t.Context(), "no", "one")
 	if n, err := store.Settle(t.Context(), ds); n != len(ds) || err != nil {
 		t.Fatalf("settled %d: %v", n, err)
 	}
