@@ -12,7 +12,7 @@ GOBUILD  = CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VE
 FUZZTIME ?= 10s
 # Flags for the benchmark program, as in: make bench BENCHFLAGS='-rounds 9 -json'
 BENCHFLAGS ?=
-# Flags for make faults, as in: make faults FAULTFLAGS='-quick -run frozen'
+# Flags for make faults, as in: make faults FAULTFLAGS='-quick -run ^frozen'
 FAULTFLAGS ?=
 # For make durability: how often Redis dies in each row, and the seed of when.
 ROUNDS ?= 20
@@ -46,7 +46,7 @@ help:
 	@echo '  make bench-decisions   what a decision costs Redis, by each algorithm; writes docs/BENCHMARKS.md'
 	@echo '  make bench-keys    what a caller costs Redis in memory; writes docs/BENCHMARKS.md'
 	@echo '  make faults        every failure of Redis under load, held against what is promised (some ten minutes);'
-	@echo "                     writes docs/FAILURES.md; FAULTFLAGS='-quick -run frozen' for one row, -list for all names"
+	@echo "                     writes docs/FAILURES.md; FAULTFLAGS='-quick -run ^frozen' for one row, -list for all names"
 	@echo '  make faults-selftest   the same with a gateway that is broken on purpose: it must be noticed'
 	@echo '  make durability    what a limit is overrun by when Redis dies, by how it keeps its data; writes docs/FAILURES.md'
 	@echo '                     ROUNDS=50 SEED=7 make durability'

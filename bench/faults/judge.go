@@ -23,6 +23,9 @@ const (
 	// lostUnits bounds what a replica on the same machine had not been told yet: what
 	// was admitted in the last moment.
 	lostUnits = 10
+	// splitUnits bounds what a replaced master admits between waking up and being
+	// told: what a caller asks in half a second.
+	splitUnits = 30
 	// disturbed is what a request to the upstream itself takes, at the 999th of a
 	// thousand, on a machine that is too busy to measure on.
 	disturbed = 5.0 // ms
@@ -175,9 +178,7 @@ func (r *result) judgeOver(row *row, samples []sample) {
 			forgotten = max(0, windows[caller]-1)
 		}
 		r.OverRule += forgotten * narrow
-		if row.loses {
-			r.OverRule += lostUnits
-		}
+		r.OverRule += row.loses
 	}
 	for at, n := range local {
 		if n > localCap {
@@ -198,14 +199,10 @@ func (r *result) judgeCharges(row *row) {
 	if r.Calls > r.Sent {
 		r.broken("charged once: %d script calls for %d requests", r.Calls, r.Sent)
 	}
-	lost := 0
-	if row.loses {
-		lost = lostUnits
-	}
 	switch {
 	case r.Used > r.Sent:
 		r.broken("charged once: %d units for %d requests", r.Used, r.Sent)
-	case row.forget == 0 && r.Used+lost < r.OK:
+	case row.forget == 0 && r.Used+len(deniers)*row.loses < r.OK:
 		r.broken("charged once: %d units for %d requests that were admitted", r.Used, r.OK)
 	}
 }

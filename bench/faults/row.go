@@ -28,8 +28,10 @@ type row struct {
 	opens  expectation
 	kinds  []string // of gateway_store_errors_total: at least one of them grows
 	forget int      // how often Redis may forget what was spent; -1: any number of times
-	// loses: a replica takes over, and what had not reached it is lost.
-	loses bool
+	// loses bounds the units, for each caller, that are forgotten because another
+	// server takes over: what it had not been told, and what the old one admitted
+	// when it had been replaced and did not know.
+	loses int
 	start func(x *experiment) fault
 	// clients, if set, are more clients than the usual.
 	clients func(x *experiment) []client
@@ -275,6 +277,9 @@ func (l look) max(m look) look {
 	return l
 }
 
+// deniers are the callers of the route closed.
+var deniers = []string{"closed-0", "closed-1"}
+
 // charges compares what the callers of the route closed have asked for with what
 // they have paid: nothing of theirs is ever admitted without Redis.
 func (x *experiment) charges(r *row, out *result, samples []sample, w *wire) {
@@ -282,7 +287,7 @@ func (x *experiment) charges(r *row, out *result, samples []sample, w *wire) {
 	if w != nil {
 		out.Calls = 0
 	}
-	for _, caller := range []string{"closed-0", "closed-1"} {
+	for _, caller := range deniers {
 		for i := range samples {
 			if s := &samples[i]; s.caller == caller {
 				out.Sent++

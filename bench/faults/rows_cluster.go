@@ -324,7 +324,7 @@ func clusterRows() []row {
 		},
 		{
 			name: "a master lost, takeover", what: "cluster with replicas: one master of three is killed, its replica takes over",
-			opens: may, kinds: []string{"refused", "lost", "clusterdown", "moved"}, loses: true,
+			opens: may, kinds: []string{"refused", "lost", "clusterdown", "moved"}, loses: lostUnits,
 			start: func(x *experiment) fault {
 				c := x.cluster(redistest.StartClusterWithReplicas(x, masters))
 				victim, err := c.masterOf("closed-0", nil)
@@ -336,7 +336,7 @@ func clusterRows() []row {
 		},
 		{
 			name: "sentinel failover", what: "the master is killed; the sentinels have a replica take over",
-			opens: must, kinds: []string{"refused", "lost"}, loses: true,
+			opens: must, kinds: []string{"refused", "lost"}, loses: lostUnits,
 			start: func(x *experiment) fault {
 				s := redistest.StartSentinel(x, redistest.SentinelOptions{})
 				old := s.Master(x, s.Sentinels[0])
@@ -348,7 +348,7 @@ func clusterRows() []row {
 		},
 		{
 			name: "sentinel, master frozen", what: "the master stops with SIGSTOP; a replica takes over; the old one wakes up and has to be told",
-			opens: must, kinds: []string{"timeout"}, loses: true,
+			opens: must, kinds: []string{"timeout"}, loses: splitUnits,
 			start: func(x *experiment) fault {
 				s := redistest.StartSentinel(x, redistest.SentinelOptions{})
 				old := s.Master(x, s.Sentinels[0])

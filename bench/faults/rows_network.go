@@ -137,7 +137,7 @@ func networkRows() []row {
 		},
 		{
 			name: "READONLY", what: "failover: the old primary is a replica, its address moves to the new one later",
-			opens: must, kinds: []string{"readonly"}, loses: true,
+			opens: must, kinds: []string{"readonly"}, loses: lostUnits,
 			start: func(x *experiment) fault {
 				n := x.network()
 				second := x.server()

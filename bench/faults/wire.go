@@ -65,7 +65,7 @@ func newWire(target string) (*wire, error) {
 	w.state.Store(&trouble{over: make(chan struct{})})
 	var err error
 	for range 100 {
-		w.addr = net.JoinHostPort("127.0.0.1", strconv.Itoa(20000+rand.IntN(12000)))
+		w.addr = net.JoinHostPort("127.0.0.1", strconv.Itoa(20000+rand.IntN(12000))) //nolint:gosec // not secret
 		if err = w.open(); err == nil {
 			return w, nil
 		}
@@ -271,9 +271,9 @@ func (w *wire) replies(p *pipe) {
 		t := w.state.Load()
 		script := p.script.Load()
 		switch {
-		case p.forgotten.Load(), script && t.lose > 0 && rand.Float64() < t.lose:
+		case p.forgotten.Load(), script && t.lose > 0 && rand.Float64() < t.lose: //nolint:gosec // not secret
 			continue
-		case script && t.cut > 0 && rand.Float64() < t.cut:
+		case script && t.cut > 0 && rand.Float64() < t.cut: //nolint:gosec // not secret
 			_, _ = p.client.Write(b[:n/2])
 			return
 		case t.garbage:
