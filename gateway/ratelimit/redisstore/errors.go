@@ -62,7 +62,7 @@ func KeyFault(err error) bool { return errors.Is(err, errValue) }
 // anything, and of those that our scripts answer before they write anything.
 var refusals = map[string]bool{
 	KindReadOnly: true, KindOOM: true, KindLoading: true, KindMoved: true, KindClusterDown: true,
-	KindAuth: true, KindNoPerm: true, KindBusy: true, KindMisconf: true, KindNoScript: true, KindCorrupt: true,
+	KindMaxClients: true, KindAuth: true, KindNoPerm: true, KindBusy: true, KindMisconf: true, KindNoScript: true, KindCorrupt: true,
 }
 
 // Ambiguous reports whether a call that ended with err, an error of [Store], may
@@ -77,7 +77,7 @@ func Ambiguous(err error) bool {
 	switch {
 	case errors.Is(err, errPart), errors.Is(err, errReply):
 		return true
-	case errors.Is(err, errValue), errors.Is(err, errCredentials), isClock(err),
+	case errors.Is(err, errValue), errors.Is(err, errCredentials), errors.Is(err, errAsk), isClock(err),
 		errors.Is(err, redis.ErrPoolTimeout), errors.Is(err, redis.ErrPoolExhausted):
 		return false
 	}

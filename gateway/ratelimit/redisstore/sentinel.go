@@ -32,6 +32,9 @@ const (
 // errNoMaster is what sentinels say of a name that they do not watch.
 var errNoMaster = errors.New("the sentinels watch no master of this name")
 
+// errAsk is what was being done where no master is known: no call was sent yet.
+var errAsk = errors.New("ask the sentinels for the master")
+
 // SentinelOptions say who knows which server is the master. Master and Addresses
 // are required.
 type SentinelOptions struct {
@@ -169,7 +172,7 @@ func (c *SentinelClient) first(ctx context.Context) (*master, error) {
 	select {
 	case <-r.done:
 	case <-ctx.Done():
-		return nil, fmt.Errorf("ask the sentinels for the master %q: %w", c.name, ctx.Err())
+		return nil, fmt.Errorf("%w %q: %w", errAsk, c.name, ctx.Err())
 	}
 	if m := c.master.Load(); m != nil {
 		return m, nil
@@ -306,7 +309,7 @@ func (c *SentinelClient) look() (answer, error) {
 		}
 	}
 	if best.epoch < 0 {
-		return best, fmt.Errorf("ask the sentinels for the master %q: %w", c.name, failed)
+		return best, fmt.Errorf("%w %q: %w", errAsk, c.name, failed)
 	}
 	return best, nil
 }
