@@ -1,6 +1,9 @@
 package test
 
-import "testing"
+import (
+	"encoding/json"
+	"testing"
+)
 
 // check -against tells what a change of the plans does to those who have them,
 // before it is done: which number moves, and which limit starts anew.
@@ -26,5 +29,28 @@ func TestCheckTellsWhatStartsAnew(t *testing.T) {
 	r = s.command("check", "-against", "absent.yaml")
 	if r.code != 1 || r.stdout != "" || !contains(r.stderr, "absent.yaml", "no such file") {
 		t.Errorf("exit code %d, want 1:\n%s%s", r.code, r.stdout, r.stderr)
+	}
+}
+
+// schema prints what an editor can read, for the file that was asked for.
+func TestSchemaIsForEditors(t *testing.T) {
+	s := newSite(t)
+	for file, field := range map[string]string{"routes": "upstreams", "plans": "overrides"} {
+		r := s.command("schema", file)
+		var schema struct {
+			Schema     string `json:"$schema"`
+			Properties map[string]any
+		}
+		if err := json.Unmarshal([]byte(r.stdout), &schema); err != nil || r.code != 0 || r.stderr != "" {
+			t.Fatalf("schema %s: exit code %d, %v\n%s", file, r.code, err, r.stderr)
+		}
+		if schema.Schema != "https://json-schema.org/draft/2020-12/schema" || schema.Properties[field] == nil {
+			t.Errorf("schema %s: %s with %d fields", file, schema.Schema, len(schema.Properties))
+		}
+	}
+	for _, args := range [][]string{{"schema"}, {"schema", "keys"}, {"schema", "plans", "routes"}} {
+		if r := s.command(args...); r.code != 2 || r.stdout != "" || !contains(r.stderr, "routes and plans") {
+			t.Errorf("%q: exit code %d, want 2\n%s%s", args, r.code, r.stdout, r.stderr)
+		}
 	}
 }

@@ -48,6 +48,7 @@ Usage:
     gateway simulate -log FILE [-against FILE] [-json]         replays access logs against plans: who would be denied
     gateway doctor [-json]                                     asks Redis, the upstreams and the certificates how they are
     gateway keys   new | list | revoke                         API keys: make, show, take back
+    gateway schema routes | plans                              JSON Schema for editors
     gateway version
 
 Examples:
@@ -62,7 +63,7 @@ Exit codes: 0 fine, 1 findings or a failure, 2 a wrong command line.
 
 // later names the commands that are planned and not there yet, so that they
 // are told from a typing mistake.
-var later = []string{"test", "schema"}
+var later = []string{"test"}
 
 func dispatch(args []string, stdout, stderr io.Writer) int {
 	name, rest := "run", args
@@ -87,6 +88,8 @@ func dispatch(args []string, stdout, stderr io.Writer) int {
 		return c.keys(rest)
 	case "simulate":
 		return c.simulate(rest)
+	case "schema":
+		return c.schema(rest)
 	case "version":
 		if len(rest) > 0 {
 			fmt.Fprintf(stderr, "gateway version: %q is one argument too many\n", rest[0])
@@ -99,7 +102,7 @@ func dispatch(args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "gateway %s: not supported yet\n", name)
 		return exitUsage
 	}
-	fmt.Fprintf(stderr, "gateway: there is no command %q; the commands are run, check, explain, simulate, doctor, keys and version (gateway -h explains them)\n", name)
+	fmt.Fprintf(stderr, "gateway: there is no command %q; the commands are run, check, explain, simulate, doctor, keys, schema and version (gateway -h explains them)\n", name)
 	return exitUsage
 }
 

@@ -1,0 +1,263 @@
+package config
+
+import (
+	"math"
+	"slices"
+	"strings"
+	"time"
+)
+
+// routesSchema describes routes.yaml, in the order of the documents.
+func routesSchema() schema {
+	return file(map[string]schema{
+		"listen": fields(map[string]schema{
+			"http": def("address").says("Where requests arrive: host:port, :port or unix:/path. HTTP/1.1, and HTTP/2 with prior knowledge. http, https or both. Needs a restart to change."),
+			"https": fields(map[string]schema{
+				"address":   def("address").says("Where requests arrive by TLS 1.2 or later: host:port, :port or unix:/path. Needs a restart to change."),
+				"cert_file": def("text").says("PEM file with the certificate and its chain. A renewed one is taken over without a restart."),
+				"key_file":  def("text").says("PEM file with the private key of the certificate."),
+			}, "address", "cert_file", "key_file").says("A TLS listener; HTTP/2 is offered."),
+			"admin": def("address").or("127.0.0.1:9090").says("Where metrics, probes and the status page are: host:port, :port or unix:/path. Never the public address. Needs a restart to change."),
+		}).with("anyOf", either("http", "https")).says("Where the gateway listens."),
+		"admin": fields(map[string]schema{
+			"token_file": def("text").says("File with the token for everything on the admin listener but /healthz, /readyz and /metrics. Required where that listener is not on loopback."),
+		}).says("Who may use the admin listener."),
+		"shutdown_timeout": spell(30*time.Second, "How long requests in flight may take after SIGTERM, 0s to 1d; it ends as soon as nothing is in flight."),
+		"drain_delay":      spell(0, "How long /readyz says 503 before the listeners close, 0s to 1d."),
+		"client_ip": fields(map[string]schema{
+			"trusted_proxies": listOf(anyOf(written("^[0-9A-Fa-f:.]+(/[0-9]{1,3})?$", "a network such as 10.0.0.0/8"))).or([]string{}).
+				says("Addresses and networks whose forwarding fields are believed. None: the peer is the client."),
+			"header":         def("header").or("X-Forwarded-For").says("The field that carries the client's address: X-Forwarded-For, Forwarded, or one with a single address such as CF-Connecting-IP."),
+			"ipv6_prefix":    whole(1, 128).or(64).says("How many bits make one IPv6 client for limits, 1 to 128."),
+			"proxy_protocol": words("off", "no", "false").or(false).says("The PROXY protocol is not supported yet: only false."),
+		}).says("Whose word counts for the client's address."),
+		"store": fields(map[string]schema{
+			"memory": fields(map[string]schema{
+				"max_keys": whole(1, math.MaxInt32).or(1_000_000).says("Entries in each of the two tables in memory. Needs a restart to change."),
+			}).says("The tables in this process: the store where there is no Redis, and what stands in while it is away."),
+			"redis": redisSchema(),
+		}).says("Where limits are counted. Left out: in this process, which is right for one instance."),
+		"auth":      authSchema(),
+		"limits":    named(limitSchema(true)).says("Limits by name. Routes and edge use them by name; all routes that name one share its counts."),
+		"edge":      limitNamesSchema("Limits that are charged before authentication, for every request, in this instance's own memory: per ip, route, global or header:NAME."),
+		"upstreams": named(upstreamSchema()).says("Servers behind the gateway, by name."),
+		"routes": schema{"type": "array", "minItems": 1, "items": routeSchema()}.
+			says("What goes where. The most specific route wins, never the first: a host before none, static segments before parameters before wildcards."),
+		"forward_credentials": def("boolean").or(false).says("Hand verified credentials to the upstream: the default of all routes."),
+		"client_headers": fields(map[string]schema{
+			"ietf":   words("draft-11", "off").or("draft-11").says("Which RateLimit fields answers carry."),
+			"legacy": words("on", "off").or("on").says("Whether answers carry X-RateLimit fields too."),
+		}).says("Which fields tell clients about their limits."),
+		"usage_path": schema{"anyOf": []schema{written("^/[^{}*%?#]*$", wantedUsage), words("off"), def("variable")}}.or("off").
+			says("A fixed path at which callers can ask where they stand, free of charge; off: nowhere. No route may have it."),
+	}, "listen", "upstreams", "routes")
+}
+
+func redisSchema() schema {
+	const rediss = "[Rr][Ee][Dd][Ii][Ss][Ss]?"
+	bothPasswords := schema{"required": []string{"password", "password_file"}}
+	credentials := func(of map[string]schema) map[string]schema {
+		of["username"] = def("text").says("User name, as it is; beats that of the URL. With it goes password or password_file.")
+		of["password"] = def("text").says("Password, as it is; better in a file or in a variable. password or password_file.")
+		of["password_file"] = def("text").says("File with the password; read anew for each connection, so that a rotation needs no restart.")
+		return of
+	}
+	return fields(credentials(map[string]schema{
+		"url": anyOf(written("^(("+rediss+"|[Uu][Nn][Ii][Xx])://|$)", wantedURL)).
+			says("One server: redis://[user:password@]host:port/db, rediss:// for TLS, unix:///path?db=N. Empty: memory."),
+		"urls": some(anyOf(written("^"+rediss+"://", wantedURLs))).says("A cluster: one or more servers at which it is entered, redis://host:port or rediss://host:port."),
+		"sentinel": fields(credentials(map[string]schema{
+			"master":    def("text").says("The name under which the sentinels watch the server."),
+			"addresses": some(anyOf(written(`^[^/@\s]+$`, "host:port"))).says("Where the sentinels are, host:port each; the port is 26379 where it is left out."),
+		}), "master", "addresses").with("not", bothPasswords).says("Sentinels that know which server is the master."),
+		"tls": fields(map[string]schema{
+			"ca_file":     def("text").says("PEM file of the certificates that are trusted. Default: those of the system."),
+			"cert_file":   def("text").says("PEM file with a client certificate."),
+			"key_file":    def("text").says("PEM file with the private key of the client certificate."),
+			"server_name": def("text").says("The name in the server's certificate. Default: the host that is dialled."),
+		}).with("dependentRequired", map[string][]string{"cert_file": {"key_file"}, "key_file": {"cert_file"}}).says("TLS to the server; rediss:// alone uses the system's certificates."),
+		"timeout":    spell(50*time.Millisecond, "For one whole decision, 1ms to 10s. Then the route's on_store_failure applies."),
+		"key_prefix": anyOf(written("^[A-Za-z0-9._-]{1,64}$", "letters, digits and . _ -, at most 64"), schema{"type": "number"}).or("rl").says("What every key begins with."),
+	})).with("oneOf", either("url", "urls", "sentinel")).with("not", bothPasswords).
+		says("Redis 6.2 or later, or Valkey: url for one server, urls for a cluster, or sentinel.")
+}
+
+func authSchema() schema {
+	files := func(says string) schema { return oneOrSome(def("text")).says(says) }
+	claim := func(fallback, says string) schema {
+		s := def("text").says(says)
+		if fallback != "" {
+			s = s.or(fallback)
+		}
+		return s
+	}
+	return fields(map[string]schema{
+		"jwt": schema{"type": "array", "minItems": 1, "items": fields(map[string]schema{
+			"issuer":   def("text").says("The iss of its tokens, exactly as they have it. Each issuer once."),
+			"audience": oneOrSome(def("text")).says("A token must name one of these in aud. Left out: not checked, which is a warning."),
+			"algorithms": some(words(slices.Concat(secretAlgorithms, publicAlgorithms)...)).
+				says("What tokens may be signed with: HS256, HS384, HS512 with a secret, or the others with a public key; never both kinds in one entry."),
+			"secret_file":     files("File with the secret of HS*, or a list of them while rotating; at least as long as the hash."),
+			"public_key_file": files("PEM file with public keys, or a list of them; for all algorithms but HS*."),
+			"cookie":          def("header").says("The name of a cookie that may carry the token, besides Authorization: Bearer. Default: none."),
+			"leeway":          spell(0, "By how much clocks may differ, 0s to 1d; more than 5m is a warning."),
+			"claims": fields(map[string]schema{
+				"user":   claim("sub", "The claim that says who the caller is."),
+				"tenant": claim("", "The claim that says whom the caller belongs to. Default: none."),
+				"plan":   claim("", "The claim that names the plan. Default: none."),
+			}).says("Names of claims: the exact name first, then dots descend, as in realm.org."),
+		}, "issuer", "algorithms").with("oneOf", []schema{
+			{"required": []string{"secret_file"}, "properties": map[string]any{"public_key_file": false, "algorithms": some(words(secretAlgorithms...))}},
+			{"required": []string{"public_key_file"}, "properties": map[string]any{"secret_file": false, "algorithms": some(words(publicAlgorithms...))}},
+		})}.says("Issuers of tokens."),
+		"api_keys": fields(map[string]schema{
+			"file":   def("text").says("The key file, which gateway keys writes: digests, never the keys."),
+			"header": def("header").or("X-API-Key").says("The field in which keys are sent; Authorization: ApiKey … works as well."),
+		}, "file").says("API keys."),
+		"failure_limit": schema{"anyOf": []schema{written(ratePattern("[1-9][0-9]{0,14}"), "a rate such as 60/minute, or off"), words("off", "false"), def("variable")}}.
+			or("60/minute").says("Wrong credentials per address; off switches it off."),
+	}).says("How callers prove who they are.")
+}
+
+func upstreamSchema() schema {
+	return fields(map[string]schema{
+		"targets": some(anyOf(written("^[Hh][Tt][Tt][Pp][Ss]?://[^/?#@]+[^?#]*$", "a URL such as http://127.0.0.1:9001 or https://api.example.com/base"))).
+			says("URLs of equal servers, http:// or https://; a path is put in front."),
+		"balance": words("least_requests", "round_robin").or("least_requests").says("Which target is next."),
+		"timeout": fields(map[string]schema{
+			"connect":         spell(time.Second, "Until connected, 1ms to 1h; then another target, or 502."),
+			"response_header": spell(10*time.Second, "Until the answer begins, 1ms to 1d; then 504. A body may take as long as it likes."),
+			"idle":            spell(90*time.Second, "How long an unused connection is kept, 1ms to 1d; best below the upstream's own keep-alive time."),
+		}).says("How long to wait for the upstream."),
+	}, "targets").says("A set of equal servers.")
+}
+
+func routeSchema() schema {
+	return fields(map[string]schema{
+		"name":     def("name").says("Unique; the route in metrics and logs."),
+		"host":     anyOf(written(`^[A-Za-z0-9._:\[\]-]+$`, "a host name"), schema{"type": "number"}).says("A host name without a port. Default: any."),
+		"path":     anyOf(written("^/", "a path such as /api/weather")).says("/fixed, /users/{id} for one segment, {id:regexp}, or /files/* for the rest. /a is not /a/."),
+		"methods":  some(anyOf(written("^[^a-z]+$", "a method in upper case such as GET").with("not", enum("CONNECT", "TRACE")))).says("Methods in upper case; GET includes HEAD. Default: all."),
+		"upstream": def("text").says("The name of an upstream."),
+		"auth": words(string(AuthRequired), string(AuthOptional), string(AuthNone)).or(string(AuthRequired)).
+			says("required: no or bad credentials are 401. optional: none is anonymous, bad is 401. none: not looked at, and passed on untouched."),
+		"cost":   whole(0, 0).or(1).says("Units taken from every limit. 0: no limit is asked, nothing counted."),
+		"limits": limitNamesSchema("Named limits, in addition to those of the plan."),
+		"on_store_failure": words(string(FailLocalCap), string(FailDeny), string(FailAllow)).or(string(FailLocalCap)).
+			says("What happens while the store is away. local_cap: each instance admits its share. deny: 503. allow: everything passes."),
+		"forward_credentials": def("boolean").says("Hand the verified credential to the upstream. Default: forward_credentials of the file."),
+	}, "name", "path", "upstream").says("Requests that go to one upstream, and what they cost.")
+}
+
+// limitNamesSchema is a list of names of limits.
+func limitNamesSchema(says string) schema {
+	return listOf(def("text")).with("maxItems", maxLimits).or([]string{}).says(says)
+}
+
+// plansSchema describes plans.yaml.
+func plansSchema() schema {
+	return file(map[string]schema{
+		"default_plan":   def("text").says("The plan of callers whose credential names none, or one that does not exist."),
+		"anonymous_plan": def("text").says("The plan of callers without credentials. Required where a route is optional or none and costs something."),
+		"plans": named(fields(map[string]schema{
+			"limits":    schema{"type": "array", "maxItems": maxLimits, "items": limitSchema(false)}.says("Every one of them must admit a request; [] for no limit at all."),
+			"local_cap": capSchema("this plan's limits"),
+		}, "limits").says("What the callers of one plan may use.")).says("Plans by name."),
+		"overrides": schema{"type": "array", "items": fields(map[string]schema{
+			"key":    def("identity").says("The id of an API key."),
+			"user":   def("identity").says("A user."),
+			"tenant": def("identity").says("A tenant."),
+			"plan":   def("text").says("The plan that the caller has, whatever the credential says."),
+		}, "plan").with("oneOf", either("key", "user", "tenant"))}.or([]string{}).
+			says("Plans of single callers: each has plan, and one of key, user and tenant. Key beats user beats tenant, and all beat the credential."),
+		"tests": schema{"type": "array", "maxItems": 0}.or([]string{}).says("Not supported yet: only []."),
+	}, "plans")
+}
+
+func capSchema(whose string) schema {
+	return def("rate").says("What one caller may use on one instance while the store is away, in place of " + whose + ". Default: each limit's share.")
+}
+
+// limitSchema describes a limit: a named one, or one of a plan.
+func limitSchema(named bool) schema {
+	dimension := anyOf(enum(dimensions...), written("^header:"+tokenPattern[1:], "header: and the name of a header"))
+	per := oneOrSome(dimension).says("What is counted by: ip, user, api_key, tenant, route, global, header:NAME, or a list of them. Where a part is missing, the address stands in.")
+	burst := whole(1, maxQuota).says("token_bucket: how many may come at once. Default: N of the rate.")
+	of := map[string]schema{
+		"algorithm": words(algorithms...).says("token_bucket: steady use with some haste. fixed_window: quotas by day or month. sliding_window_counter: large numbers without the edge of a window. " +
+			"sliding_window_log: small numbers, exactly. leaky_bucket: requests one after the other, in a queue."),
+		"limit":     def("rate").says("N/unit: second, minute, hour, day, week, month (30 days), or whole seconds as in 100/10s, 5/15m. 0/minute denies everything."),
+		"burst":     burst,
+		"queue":     whole(0, maxQuota-1).or(0).says("leaky_bucket: how many units wait their turn behind the one that goes at once."),
+		"max_delay": def("duration").says("leaky_bucket: whoever would wait longer is denied instead, 1ms to 1h. Default: none."),
+		"anchor": words("first_request", "calendar").or("first_request").
+			says("fixed_window: the window opens with the caller's first request, or is one of the calendar, for which the rate is N/minute, N/hour, N/day, N/week or N/month."),
+		"timezone":       def("timezone").or("UTC").says("With anchor: calendar, where its windows begin: an IANA name such as Asia/Kolkata."),
+		"week_start":     words(weekdays...).or("monday").says("With anchor: calendar and N/week, the first day of the week."),
+		"count_rejected": def("boolean").or(false).says("Charge denied attempts too."),
+		"mode":           words("enforce", "shadow").or("enforce").says("shadow: decided, counted and shown in the metrics, never denied, and not told to clients."),
+		"candidate": fields(map[string]schema{
+			"limit": def("rate").says("Another number for the same window. Default: that of the limit."),
+			"burst": burst,
+		}).with("minProperties", 1).says("Another number, decided beside the limit in the same step and only counted."),
+		"lease": fields(map[string]schema{
+			"size": anyOf(schema{"const": "auto"}, schema{"type": "integer", "minimum": 1, "maximum": maxLeaseSize}).or("auto").says("Units of a block; auto follows what the instance spends."),
+			"ttl":  spell(defaultLeaseTTL, "How long a block may be spent, 100ms to 10s. What is left then goes back."),
+		}).says("Take blocks of the limit out of Redis in advance, for a limit that very many requests share."),
+	}
+	required := []string{"algorithm", "limit"}
+	if named {
+		of["per"] = per
+		of["local_cap"] = capSchema("this limit")
+		required = append(required, "per")
+	} else {
+		of["per"] = per.or(PerUser)
+		of["name"] = def("name").says("What clients read. Two limits of one name on one request are an error.")
+		required = append(required, "name")
+	}
+	return fields(of, required...).with("allOf", append(ownSchemas(), besideSchemas()...)).
+		says("How much may be used in how much time.")
+}
+
+// besideSchemas refuse fields that do not stand beside others.
+func besideSchemas() []schema {
+	is := func(field string, values ...any) schema {
+		return schema{"properties": map[string]any{field: schema{"enum": values}}, "required": []string{field}}
+	}
+	return []schema{
+		{
+			"if":   schema{"anyOf": []schema{{"not": schema{"required": []string{"anchor"}}}, is("anchor", "first_request")}},
+			"then": schema{"properties": map[string]any{"timezone": false, "week_start": false}},
+		},
+		{
+			"if":   is("anchor", "calendar"),
+			"then": schema{"properties": map[string]any{"limit": anyOf(written("/("+strings.Join(calendarUnits, "|")+")$", "N/minute, N/hour, N/day, N/week or N/month"))}},
+		},
+		{
+			"if":   schema{"anyOf": []schema{{"required": []string{"candidate"}}, is("algorithm", LeakyBucket), is("count_rejected", true, "on", "yes")}},
+			"then": schema{"properties": map[string]any{"lease": false}},
+		},
+	}
+}
+
+// ownSchemas refuse the fields of one algorithm beside another.
+func ownSchemas() []schema {
+	var all []schema
+	for _, a := range []string{FixedWindow, TokenBucket, LeakyBucket} {
+		foreign := map[string]any{}
+		for field, of := range ownFields {
+			if of == a {
+				foreign[field] = false
+			}
+		}
+		if foreign["burst"] != nil {
+			foreign["candidate"] = schema{"properties": map[string]any{"burst": false}, "required": []string{"limit"}}
+		}
+		others := slices.DeleteFunc(slices.Clone(algorithms), func(other string) bool { return other == a })
+		all = append(all, schema{
+			"if":   schema{"properties": map[string]any{"algorithm": enum(others...)}, "required": []string{"algorithm"}},
+			"then": schema{"properties": foreign},
+		})
+	}
+	return all
+}
