@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"testing"
 )
 
@@ -122,14 +121,4 @@ func quantile[T any](sorted []T, p float64) (v T) {
 	}
 	i := int(p * float64(len(sorted)))
 	return sorted[min(i, len(sorted)-1)]
-}
-
-// sortedBy returns f of each value, in order.
-func sortedBy[T any, V int64 | float64](values []T, f func(T) V) []V {
-	out := make([]V, len(values))
-	for i, v := range values {
-		out[i] = f(v)
-	}
-	slices.Sort(out)
-	return out
 }

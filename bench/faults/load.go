@@ -93,8 +93,8 @@ func (l *load) stop() []sample {
 func (l *load) since(from time.Time) (out []sample) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for i := len(l.samples) - 1; i >= 0; i-- {
-		if s := l.samples[i]; !s.at.Before(from) {
+	for _, s := range l.samples {
+		if !s.at.Before(from) {
 			out = append(out, s)
 		}
 	}

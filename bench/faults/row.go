@@ -211,7 +211,7 @@ func (x *experiment) measure(r *row) *result {
 	out.Goroutines = [2]int{before.goroutines, most.goroutines}
 	out.Resident = [2]int64{before.resident, most.resident}
 	out.Connections = [2]int{before.connections, most.connections}
-	x.charges(r, out, samples, f.wire)
+	x.charges(out, samples, f.wire)
 	at := span{failed: failed, openFrom: openFrom, healing: healing, shared: shared}
 	if f.itself {
 		at.healing = openFrom // how long every breaker was open is not known
@@ -282,7 +282,7 @@ var deniers = []string{"closed-0", "closed-1"}
 
 // charges compares what the callers of the route closed have asked for with what
 // they have paid: nothing of theirs is ever admitted without Redis.
-func (x *experiment) charges(r *row, out *result, samples []sample, w *wire) {
+func (x *experiment) charges(out *result, samples []sample, w *wire) {
 	out.Calls = -1
 	if w != nil {
 		out.Calls = 0

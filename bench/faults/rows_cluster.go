@@ -83,9 +83,10 @@ func (c *cluster) owner(slot int) (int, error) {
 
 // begin announces that a slot moves to the next node and moves its keys. Whoever
 // asks the old node for them is told ASK from then on.
-func (c *cluster) begin(slot int) (from, to int, err error) {
-	if from, err = c.owner(slot); err != nil {
-		return 0, 0, err
+func (c *cluster) begin(slot int) (to int, err error) {
+	from, err := c.owner(slot)
+	if err != nil {
+		return 0, err
 	}
 	to = (from + 1) % len(c.nodes)
 	ctx := c.x.ctx
@@ -93,18 +94,18 @@ func (c *cluster) begin(slot int) (from, to int, err error) {
 		c.nodes[to].rdb.Do(ctx, "CLUSTER", "SETSLOT", slot, "IMPORTING", c.ids[from]).Err(),
 		c.nodes[from].rdb.Do(ctx, "CLUSTER", "SETSLOT", slot, "MIGRATING", c.ids[to]).Err(),
 	); err != nil {
-		return from, to, err
+		return to, err
 	}
 	keys, err := c.nodes[from].rdb.ClusterGetKeysInSlot(ctx, slot, 1000).Result()
 	if err != nil {
-		return from, to, err
+		return to, err
 	}
 	for _, k := range keys {
 		if err := c.nodes[from].rdb.Migrate(ctx, "127.0.0.1", port(c.nodes[to].Addr()), k, 0, 5*time.Second).Err(); err != nil && !errors.Is(err, redis.Nil) {
-			return from, to, err
+			return to, err
 		}
 	}
-	return from, to, nil
+	return to, nil
 }
 
 // finish gives a slot that has moved to its new node. Whoever asks the old one is
@@ -243,7 +244,7 @@ func clusterRows() []row {
 				c := x.cluster(redistest.StartCluster(x, masters))
 				return c.fault(func() {
 					for _, slot := range c.slots() {
-						_, to, err := c.begin(slot)
+						to, err := c.begin(slot)
 						x.must(err, "begin to move a slot")
 						x.must(c.finish(slot, to), "move a slot")
 					}
@@ -258,7 +259,7 @@ func clusterRows() []row {
 				targets := map[int]int{}
 				return c.fault(func() {
 					for _, slot := range c.slots() {
-						_, to, err := c.begin(slot)
+						to, err := c.begin(slot)
 						x.must(err, "begin to move a slot")
 						targets[slot] = to
 					}
@@ -280,7 +281,7 @@ func clusterRows() []row {
 					stop = x.background(25*time.Millisecond, func() error {
 						slot := slots[n%len(slots)]
 						n++
-						_, to, err := c.begin(slot)
+						to, err := c.begin(slot)
 						if err != nil {
 							return err
 						}

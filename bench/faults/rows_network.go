@@ -12,8 +12,8 @@ type network struct {
 	s *server
 }
 
-func (x *experiment) network(args ...string) *network {
-	s := x.server(args...)
+func (x *experiment) network() *network {
+	s := x.server()
 	w, err := newWire(s.Addr())
 	x.must(err, "make a wire")
 	x.Cleanup(w.close)

@@ -112,14 +112,17 @@ func serverRows() []row {
 			opens: must, kinds: []string{"timeout", "busy"},
 			start: func(x *experiment) fault {
 				s := x.server("--busy-reply-threshold", "200")
-				ended := make(chan error, 1)
+				ended := make(chan struct{})
 				return s.direct(func() {
 					rdb := redis.NewClient(&redis.Options{Addr: s.Addr(), ReadTimeout: time.Minute, MaxRetries: -1})
 					x.Cleanup(func() { _ = rdb.Close() })
-					go func() { ended <- rdb.Do(x.ctx, "EVAL", "while true do end", 0).Err() }()
+					go func() {
+						defer close(ended)
+						_ = rdb.Do(x.ctx, "EVAL", "while true do end", 0).Err() // that it was killed
+					}()
 				}, func() {
 					s.do("SCRIPT", "KILL")
-					<-ended // with the error that it was killed
+					<-ended
 				})
 			},
 		},
