@@ -1,6 +1,8 @@
 package test
 
 import (
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,16 +13,17 @@ import (
 // is admitted is the quota, to the unit, also what lay in blocks for a while; and
 // Redis is asked once in twenty requests at most.
 func TestAHotKeyWithALeaseIsAdmittedToTheUnit(t *testing.T) {
-	const quota = 10_000
+	// Enough for several blocks of each gateway.
+	quota := max(3000, 500*int64(hotGateways(t)))
 	u := newUpstream(t, nil)
 	srv := redistest.Start(t)
 	s := newSite(t)
-	s.write("plans.yaml", `
+	s.write("plans.yaml", strings.ReplaceAll(`
 default_plan: fixed_window
 plans:
-  fixed_window: {limits: [{name: hot, algorithm: fixed_window, limit: 10000/day, lease: {ttl: 500ms}}]}
-  token_bucket: {limits: [{name: hot, algorithm: token_bucket, limit: 10000/day, lease: {ttl: 500ms}}]}
-`)
+  fixed_window: {limits: [{name: hot, algorithm: fixed_window, limit: QUOTA/day, lease: {size: 100, ttl: 2s}}]}
+  token_bucket: {limits: [{name: hot, algorithm: token_bucket, limit: QUOTA/day, lease: {ttl: 4s}}]}
+`, "QUOTA", strconv.FormatInt(quota, 10)))
 	s.write("keys.yaml", "keys:\n"+keyEntry("fixed_window", "plan: fixed_window")+keyEntry("token_bucket", "plan: token_bucket"))
 	s.write("routes.yaml", `
 listen: {http: "127.0.0.1:0", admin: "127.0.0.1:0"}

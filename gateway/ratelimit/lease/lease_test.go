@@ -160,6 +160,27 @@ func TestABlockEndsAfterItsTTL(t *testing.T) {
 	})
 }
 
+// A block that ends while a request has units of it waits for what becomes of
+// them, and comes back whole.
+func TestABlockWaitsForWhatIsOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newFake(t)
+		var told counts
+		l := start(t, store, lease.Options{Hooks: told.hooks()})
+		p, none := window(t, 1000, 10), policy(t, ratelimit.Policy{Scope: "plan/none", Algorithm: ratelimit.FixedWindow, Quota: 0})
+		take(t, l, of(1, p))
+		store.during = func() { time.Sleep(2 * time.Second) }
+		if ds := take(t, l, of(1, p, none)); ratelimit.Admitted(ds) {
+			t.Errorf("admitted: %+v", ds)
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if back := store.back(); back != 10 || told.now().stranded != 0 || told.now().blocks != 0 {
+			t.Errorf("%d units came back, %+v", back, told.now())
+		}
+	})
+}
+
 // Units of a window are not spent in the next one, and not given back to it.
 func TestABlockEndsWithItsWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -391,6 +412,9 @@ func TestANewNumberIsAskedFor(t *testing.T) {
 		take(t, l, of(1, window(t, 1000, 8)))
 		if d := take(t, l, of(1, window(t, 1000, 8)))[0]; d.Source != ratelimit.SourceLease {
 			t.Errorf("after a reload that changed nothing: %+v", d)
+		}
+		if d := take(t, l, of(1, window(t, 500, 8)))[0]; d.Source != ratelimit.SourceRedis || d.Remaining != 500-1-8-1 {
+			t.Errorf("of half the limit: %+v", d)
 		}
 		none := policy(t, ratelimit.Policy{Algorithm: ratelimit.FixedWindow, Quota: 0, Lease: ratelimit.Lease{TTL: time.Second, Size: 8}})
 		if d := take(t, l, of(1, none))[0]; d.Allowed {

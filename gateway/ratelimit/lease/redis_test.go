@@ -136,13 +136,18 @@ func TestHoldersNeverAdmitMoreThanTheRule(t *testing.T) {
 								}
 							}
 							mu.Unlock()
-							time.Sleep(time.Duration(rnd.Int64N(int64(2 * time.Millisecond))))
+							wait := time.Duration(rnd.Int64N(int64(2 * time.Millisecond)))
+							if err == nil && !ds[0].Allowed {
+								wait = min(ds[0].RetryAfter, 20*time.Millisecond) // as told, so that units gather
+							}
+							time.Sleep(wait)
 						}
 						l.Close()
 					})
 				}
 				holders.Wait()
-				if local < 50 || denied < 50 {
+				t.Logf("%d were admitted, %d of them from blocks, and %d denied", len(all), local, denied)
+				if local < 5 || denied < 5 {
 					t.Errorf("%d were paid from blocks and %d denied; the test shows little", local, denied)
 				}
 				judge(t, p, ttl, all)

@@ -3,6 +3,7 @@ package redisstore_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -235,6 +236,43 @@ func TestOnAClusterABlockOutlivesADenial(t *testing.T) {
 		if left := mustTake(t, store, look)[0].Remaining; left != 20 {
 			t.Errorf("%s: %d remain after the return, want 20", name(p), left)
 		}
+	}
+}
+
+// TestOnAClusterALateRefundLeavesTheBlock: what has drained before the charge is
+// given back was the charge, and not the block that was charged above it.
+func TestOnAClusterALateRefundLeavesTheBlock(t *testing.T) {
+	c := redistest.StartCluster(t, 2)
+	client, err := redisstore.NewClusterClient(c.Addrs(), redisstore.ClientOptions{Timeout: generous})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Five seconds pass between any two calls.
+	var calls atomic.Int64
+	start := limittest.NewClock().Now()
+	store, err := redisstore.NewVirtual(client, redisstore.Options{Timeout: generous}, func() int64 {
+		return start + calls.Add(1)*5_000_000
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed(t, store)
+	places := partitionsOnNodes(t, c)
+	none := newPolicy(t, ratelimit.Policy{Scope: "plan/none", Algorithm: ratelimit.FixedWindow, Quota: 0, Window: time.Hour})
+	p := newPolicy(t, ratelimit.Policy{Scope: "plan/lent", Algorithm: ratelimit.TokenBucket, Quota: 1, Window: time.Second, Burst: 100})
+	// The script is known, and the bucket is empty again by the next call.
+	mustTake(t, store, []ratelimit.Charge{in(places[0], p, 1)})
+	calls.Add(100)
+	before := calls.Load()
+	if _, blocks := mustLend(t, store, []ratelimit.Charge{in(places[0], p, 4), in(places[1], none, 1)}, 50, 0); blocks[0].Units != 50 {
+		t.Fatalf("%+v", blocks)
+	}
+	left := mustTake(t, store, []ratelimit.Charge{in(places[0], p, 0)})[0].Remaining
+	// The bucket was charged by the first call or the second, a refund came after
+	// both, then this look. Four units had drained before the refund in any case.
+	took := calls.Load() - before
+	if late, soon := 100-54+5*(took-1), 100-54+5*(took-2); left != late && left != soon {
+		t.Errorf("%d remain after %d calls, want %d or %d", left, took, soon, late)
 	}
 }
 
