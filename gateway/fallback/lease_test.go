@@ -10,8 +10,8 @@ import (
 )
 
 // paid answers from what was taken in advance: nobody asked the store.
-func paid(_ context.Context, cs []ratelimit.Charge, dst []ratelimit.Decision) ([]ratelimit.Decision, error) {
-	dst, _ = up(nil, cs, dst)
+func paid(ctx context.Context, cs []ratelimit.Charge, dst []ratelimit.Decision) ([]ratelimit.Decision, error) {
+	dst, _ = up(ctx, cs, dst)
 	for i := range dst {
 		dst[i].Source = ratelimit.SourceLease
 	}
@@ -52,7 +52,7 @@ func TestWhatIsHeldIsSpentWhileTheStoreIsAway(t *testing.T) {
 				return dst[:0], false
 			}
 			held--
-			ds, _ := paid(nil, cs, dst)
+			ds, _ := paid(t.Context(), cs, dst)
 			return ds, true
 		}})
 		synctest.Wait()
