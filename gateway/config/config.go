@@ -35,6 +35,7 @@ type Config struct {
 	DefaultPlan   string  // empty if none
 	AnonymousPlan string  // empty if none
 	Overrides     []Override
+	Tests         []*Test // in file order; only "gateway test" looks at them
 }
 
 // Pos is a place in a file; Line and Column count from 1, 0 means unknown.

@@ -33,6 +33,7 @@ func Load(o Options) (*Config, *Report) {
 		checkPlans(routes, plans)
 		checkNames(routes, plans)
 		checkCosts(routes, plans)
+		checkTests(plans.tests, allLimits(routes, plans))
 	}
 	checkDangers(routes, plans)
 	checkEffects(routes, plans)
@@ -94,5 +95,6 @@ func build(s *source, f *routesFile, p *plansFile) *Config {
 		o.Plan = d.plan.name
 		c.Overrides = append(c.Overrides, o)
 	}
+	c.Tests = testsOf(p.tests)
 	return c
 }

@@ -17,6 +17,7 @@ type plansFile struct {
 	// hasDefault and hasAnon say that the fields are there, right or wrong.
 	hasDefault, hasAnon bool
 	overrides           []overrideDecl
+	tests               []*testDecl
 }
 
 // overrideDecl is an override and where its parts stand.
@@ -56,10 +57,8 @@ func readPlans(root value) *plansFile {
 	if v, ok := o.get("overrides", "a list of overrides"); ok {
 		f.readOverrides(v)
 	}
-	if v, ok := o.get("tests", "[]"); ok {
-		if items, ok := v.list("a list"); ok && len(items) > 0 {
-			v.keyErrorf("not supported yet; remove it (wanted for now: tests: [])")
-		}
+	if v, ok := o.get("tests", "a list of tests, or []"); ok {
+		f.tests = readTests(v)
 	}
 	o.done()
 	return f

@@ -209,9 +209,15 @@ func (d *doc) syntax(err error) {
 		msg = "not a text file in UTF-8: " + le.Message
 	default:
 		msg = "not valid YAML: " + msg
+		if bareComparison.MatchString(d.line(line)) {
+			msg += `; a comparison with > stands in quotes, as in "> 3"`
+		}
 	}
 	d.problem(line, column, "", false, "%s", msg)
 }
+
+// bareComparison matches a comparison that YAML takes for a block of text.
+var bareComparison = regexp.MustCompile(`:\s*>=?\s*[0-9]`)
 
 // position turns a byte offset into line and column.
 func (d *doc) position(offset int) (line, column int) {

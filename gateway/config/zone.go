@@ -28,6 +28,11 @@ func (v value) zone() (*time.Location, bool) {
 	if !ok {
 		return nil, false
 	}
+	return v.zoneNamed(s)
+}
+
+// zoneNamed returns the time zone s, of which v speaks.
+func (v value) zoneNamed(s string) (*time.Location, bool) {
 	for _, name := range zones() {
 		if name != s {
 			continue
