@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -214,4 +215,17 @@ func Matches(c *config.Route, r *http.Request) bool {
 	}
 	rt, _ := rs.match(r)
 	return rt != nil
+}
+
+// KeyCaller is who has the key of that id, by the key file; nil if there is none.
+func KeyCaller(cfg *config.Config, id string) *Caller {
+	if cfg.Auth.APIKeys == nil {
+		return nil
+	}
+	for _, k := range cfg.Auth.APIKeys.Keys {
+		if k.ID == id {
+			return &Caller{User: cmp.Or(k.User, "key:"+k.ID), Tenant: k.Tenant, KeyID: k.ID, Plan: k.Plan}
+		}
+	}
+	return nil
 }

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
-	"slices"
 	"strings"
 	"time"
 
@@ -121,7 +120,7 @@ func (c *command) explain(args []string) int {
 	case *token != "":
 		header.Set("Authorization", "Bearer "+*token)
 	case *keyID != "":
-		if q.As = keyCaller(cfg, *keyID); q.As == nil {
+		if q.As = gateway.KeyCaller(cfg, *keyID); q.As == nil {
 			return usage("-key-id: the key file has no key %q; gateway keys list shows them", *keyID)
 		}
 	case *user != "":
@@ -154,17 +153,4 @@ func (c *command) explain(args []string) int {
 		return exitFindings
 	}
 	return exitCode(refused)
-}
-
-// keyCaller is who has the key of that id; nil if there is none.
-func keyCaller(cfg *config.Config, id string) *gateway.Caller {
-	if cfg.Auth.APIKeys == nil {
-		return nil
-	}
-	i := slices.IndexFunc(cfg.Auth.APIKeys.Keys, func(k config.Key) bool { return k.ID == id })
-	if i < 0 {
-		return nil
-	}
-	k := cfg.Auth.APIKeys.Keys[i]
-	return &gateway.Caller{User: cmp.Or(k.User, "key:"+k.ID), Tenant: k.Tenant, KeyID: k.ID, Plan: k.Plan}
 }

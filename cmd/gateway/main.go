@@ -45,6 +45,7 @@ Usage:
     gateway [run]  [-routes routes.yaml] [-plans plans.yaml]   serve (the default command)
     gateway check  [-print] [-strict] [-json] [-against FILE]  all mistakes of the configuration at once
     gateway explain [METHOD] URL [-key KEY] [-redis] [-json]   what would become of one request, and why
+    gateway test   [FILE ...] [-run REGEXP] [-v] [-junit FILE] the tests beside the plans, on a clock of their own
     gateway simulate -log FILE [-against FILE] [-json]         replays access logs against plans: who would be denied
     gateway doctor [-json]                                     asks Redis, the upstreams and the certificates how they are
     gateway keys   new | list | revoke                         API keys: make, show, take back
@@ -60,10 +61,6 @@ Examples:
 Every command takes -routes and -plans, and "gateway COMMAND -h" explains it.
 Exit codes: 0 fine, 1 findings or a failure, 2 a wrong command line.
 `
-
-// later names the commands that are planned and not there yet, so that they
-// are told from a typing mistake.
-var later = []string{"test"}
 
 func dispatch(args []string, stdout, stderr io.Writer) int {
 	name, rest := "run", args
@@ -90,6 +87,8 @@ func dispatch(args []string, stdout, stderr io.Writer) int {
 		return c.simulate(rest)
 	case "schema":
 		return c.schema(rest)
+	case "test":
+		return c.test(rest)
 	case "version":
 		if len(rest) > 0 {
 			fmt.Fprintf(stderr, "gateway version: %q is one argument too many\n", rest[0])
@@ -98,11 +97,7 @@ func dispatch(args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stdout, "gateway", version)
 		return exitOK
 	}
-	if slices.Contains(later, name) {
-		fmt.Fprintf(stderr, "gateway %s: not supported yet\n", name)
-		return exitUsage
-	}
-	fmt.Fprintf(stderr, "gateway: there is no command %q; the commands are run, check, explain, simulate, doctor, keys, schema and version (gateway -h explains them)\n", name)
+	fmt.Fprintf(stderr, "gateway: there is no command %q; the commands are run, check, explain, test, simulate, doctor, keys, schema and version (gateway -h explains them)\n", name)
 	return exitUsage
 }
 
