@@ -17,6 +17,7 @@ import (
 	"testing"
 
 	"bouncer/gateway/config"
+	"bouncer/gateway/plantest"
 	"bouncer/gateway/telemetry"
 )
 
@@ -160,6 +161,38 @@ func TestReadmeConfiguration(t *testing.T) {
 		t.Fatalf("README.md has %d YAML blocks, want routes.yaml and plans.yaml", len(blocks))
 	}
 	load(t, write(t, map[string]string{"routes.yaml": blocks[0][1], "plans.yaml": blocks[1][1], "keys.yaml": "keys: []\n"}), nil)
+}
+
+// TestDocumentedTests runs the tests that the documents show, against the
+// configuration that they are about.
+func TestDocumentedTests(t *testing.T) {
+	readme, manual := read(t, "README.md"), read(t, "docs/CONFIGURATION.md")
+	blocks := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(readme, -1)
+	small := write(t, map[string]string{
+		"routes.yaml": blocks[0][1], "keys.yaml": "keys: []\n",
+		"plans.yaml": blocks[1][1] + "tests:\n" + block(t, readme, "    tests:\n"),
+	})
+	shipped := load(t, root, nil)
+	shown := regexp.MustCompile("(?s)```yaml\n(tests:\n.*?)```").FindStringSubmatch(manual)
+	if shown == nil {
+		t.Fatal("docs/CONFIGURATION.md shows no tests")
+	}
+	tests, report := config.LoadTests(shipped, filepath.Join(write(t, map[string]string{"shown_test.yaml": shown[1]}), "shown_test.yaml"), nil)
+	if err := report.Err(); err != nil {
+		t.Fatal(err)
+	}
+	cfg := load(t, small, nil)
+	for _, c := range []struct {
+		cfg   *config.Config
+		tests []*config.Test
+	}{{cfg, cfg.Tests}, {shipped, tests}} {
+		results, err := plantest.Run(c.cfg, c.tests)
+		if err != nil || len(results) == 0 || results.Failed() > 0 {
+			var text strings.Builder
+			_ = results.WriteText(&text, false)
+			t.Errorf("%v\n%s", err, text.String())
+		}
+	}
 }
 
 // TestLinks follows every relative link of every document.
