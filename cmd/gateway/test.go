@@ -22,7 +22,7 @@ Without a FILE it runs those under tests: in the plans file and in every
 Examples:
 
     gateway test
-    gateway test -plans new-plans.yaml       what would break under other numbers
+    gateway test -plans new.yaml plans.yaml  new plans against the tests of the old
     gateway test -run 'free|anonymous' -v    some tests, every step of them
     gateway test login_test.yaml
     gateway test -junit report.xml           for a build server

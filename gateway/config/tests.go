@@ -645,8 +645,9 @@ func testsOf(ds []*testDecl) []*Test {
 	return out
 }
 
-// LoadTests reads a file of tests for cfg: tests, as plans.yaml has them, and
-// nothing else. lookup answers for ${NAME}; nil means os.LookupEnv. The tests are
+// LoadTests reads a file of tests for cfg: tests, as plans.yaml has them. It may
+// be another plans file, of which nothing else is read: its tests say what cfg
+// must keep of it. lookup answers for ${NAME}; nil means os.LookupEnv. The tests are
 // nil exactly when the report has errors or there are none.
 func LoadTests(cfg *Config, path string, lookup func(string) (string, bool)) ([]*Test, *Report) {
 	s := newSource(lookup)
@@ -654,6 +655,7 @@ func LoadTests(cfg *Config, path string, lookup func(string) (string, bool)) ([]
 	if root, ok := s.open(path, wantedTests); ok {
 		if o, ok := root.object(wantedTests); ok {
 			o.extensions = true
+			o.known = append(o.known, "plans", "default_plan", "anonymous_plan", "overrides")
 			if v, ok := o.need("tests", "a list of tests"); ok {
 				tests = readTests(v)
 			}

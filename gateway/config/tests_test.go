@@ -57,7 +57,7 @@ func TestTestsInAFileOfTheirOwn(t *testing.T) {
 	dir := smallDir(t, map[string]string{
 		"plans.yaml":      somePlans,
 		"login_test.yaml": "tests:\n  - {name: a, request: /a, steps: [{send: 1, denied_by: per-minute}]}\n",
-		"bad_test.yaml":   "tests:\n  - {name: a, request: /a, steps: [{send: 1, denied_by: per-minut}]}\nplans: {}\n",
+		"bad_test.yaml":   "tests:\n  - {name: a, request: /a, steps: [{send: 1, denied_by: per-minut}]}\nplans: {}\nroutes: []\n",
 		"other.yaml":      "tests: []\n",
 	})
 	c, report := load(dir, nil)
@@ -73,7 +73,7 @@ func TestTestsInAFileOfTheirOwn(t *testing.T) {
 	}
 	tests, report := LoadTests(c, files[0], nil)
 	const want = `bad_test.yaml:2:57: tests[0].steps[0].denied_by: no limit "per-minut" in any plan or under limits (did you mean "per-minute"?); besides limits unauthorized, failure_limit, no_route, method_not_allowed, bad_path can deny
-bad_test.yaml:3:1: plans: unknown field; want tests
+bad_test.yaml:4:1: routes: unknown field; want anonymous_plan, default_plan, overrides, plans or tests
 `
 	if got := text(report, dir); tests != nil || got != want {
 		t.Errorf("%v, %s", tests, got)
