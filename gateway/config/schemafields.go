@@ -170,8 +170,59 @@ func plansSchema() schema {
 			"plan":   def("text").says("The plan that the caller has, whatever the credential says."),
 		}, "plan").with("oneOf", either("key", "user", "tenant"))}.or([]string{}).
 			says("Plans of single callers: each has plan, and one of key, user and tenant. Key beats user beats tenant, and all beat the credential."),
-		"tests": schema{"type": "array", "maxItems": 0}.or([]string{}).says("Not supported yet: only []."),
+		"tests": testsSchema(),
 	}, "plans")
+}
+
+// testsSchema describes the tests beside the plans.
+func testsSchema() schema {
+	text := anyOf(schema{"type": "string", "minLength": 1})
+	count := anyOf(schema{"type": "integer", "minimum": 0}, written(`^((<=|>=|<|>) *[0-9]+|[0-9]+(\.\.[0-9]+)?)$`, wantedCount))
+	span := written(`^((<=|>=|<|>) *)?[0-9][0-9.a-z]*[a-z]$|^[0-9][0-9.a-z]*[a-z]\.\.[0-9][0-9.a-z]*[a-z]$`, wantedSpan)
+	caller := fields(map[string]schema{
+		"user":    def("identity").says("The user that the credential names."),
+		"tenant":  def("identity").says("The tenant that the credential names."),
+		"plan":    text.says("The plan that the credential names."),
+		"key_id":  text.says("The id of a key in the key file: its user, tenant and plan."),
+		"ip":      anyOf(written(`^[0-9a-fA-F:.]+$`, "an address such as 203.0.113.9")).says("The address of the peer. Default: 192.0.2.1."),
+		"headers": schema{"type": "object", "additionalProperties": schema{"type": []string{"string", "number", "boolean"}}}.says("Fields of the request."),
+	}).says("Who sends. With user, tenant, plan or key_id it has shown good credentials; without, none.")
+	request := anyOf(written(`^([^a-z ]+ +)?(/|https?://[^/ ])[^ ]*$`, wantedTarget)).says("A method and a path, or a path that is asked for with GET.")
+	step := fields(map[string]schema{
+		"send":            anyOf(schema{"type": "integer", "minimum": 1, "maximum": maxRequests}, written(`^[0-9]+( at once| every \S*[a-z] for \S*[a-z])?$`, wantedSend)).says("How many requests: 30, 30 at once, or 1 every 500ms for 2m."),
+		"wait":            def("duration").says("Moves the clock on by this much."),
+		"at":              anyOf(schema{"type": "string", "pattern": "[0-9]:[0-9]"}).says("Moves the clock to the next such moment: 23:59:50 Asia/Kolkata."),
+		"caller":          caller,
+		"request":         request,
+		ExpectAllowed:     count.says("How many are not refused: 20, <= 20, > 3 or 20..25."),
+		ExpectDenied:      count.says("How many are refused, whatever by."),
+		ExpectDeniedBy:    schema{"anyOf": []schema{{"type": "string", "minLength": 1}, {"type": "array", "items": schema{"type": "string", "minLength": 1}, "minItems": 1}}}.says("The limit or stage that refuses, or a list of those that may."),
+		ExpectStatus:      anyOf(schema{"type": "integer", "minimum": 100, "maximum": 599}).says("The status of every answer."),
+		ExpectRetryAfter:  anyOf(schema{"const": "none"}, span).says("Of the last refusal: <= 1s, or none."),
+		ExpectLongestWait: anyOf(span).says("The largest Retry-After of all refusals."),
+		ExpectDelay:       anyOf(span).says("The longest wait in a queue."),
+		ExpectRemaining:   schema{"type": "object", "minProperties": 1, "additionalProperties": count}.says("What is left of limits after the last request, by name."),
+	}).with("oneOf", either("send", "wait", "at")).with("allOf", []schema{{
+		"if":   schema{"not": schema{"required": []string{"send"}}},
+		"then": schema{"properties": onlyBesideSend()},
+	}}).
+		says("Sends requests and says what must happen, or moves the clock.")
+	return schema{"type": "array", "maxItems": maxTests, "items": fields(map[string]schema{
+		"name":    text.says("A sentence that says what is tested."),
+		"caller":  caller,
+		"request": request,
+		"steps":   schema{"type": "array", "minItems": 1, "maxItems": maxSteps, "items": step}.says("What is sent, in order."),
+	}, "name", "steps").says("What these plans promise, tried on a clock of its own.")}.or([]string{}).
+		says("What must happen to some callers; gateway test tries it.")
+}
+
+// onlyBesideSend refuses the fields of a step that sends.
+func onlyBesideSend() map[string]any {
+	of := map[string]any{}
+	for _, name := range besideSend {
+		of[name] = false
+	}
+	return of
 }
 
 func capSchema(whose string) schema {
