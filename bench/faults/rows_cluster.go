@@ -61,10 +61,10 @@ func (c *cluster) slots() (out []int) {
 	return out
 }
 
-// owner returns which node has a slot, as node 0 sees it.
-func (c *cluster) owner(slot int) (int, error) {
+// owner returns which node has a slot, as node asked sees it.
+func (c *cluster) owner(asked, slot int) (int, error) {
 	//lint:ignore SA1019 Redis 6.2, the oldest one we serve, has no CLUSTER SHARDS
-	ranges, err := c.nodes[0].rdb.ClusterSlots(c.x.ctx).Result() //nolint:staticcheck // as above
+	ranges, err := c.nodes[asked].rdb.ClusterSlots(c.x.ctx).Result() //nolint:staticcheck // as above
 	if err != nil {
 		return 0, err
 	}
@@ -84,7 +84,7 @@ func (c *cluster) owner(slot int) (int, error) {
 // begin announces that a slot moves to the next node and moves its keys. Whoever
 // asks the old node for them is told ASK from then on.
 func (c *cluster) begin(slot int) (to int, err error) {
-	from, err := c.owner(slot)
+	from, err := c.owner(0, slot)
 	if err != nil {
 		return 0, err
 	}
@@ -108,17 +108,47 @@ func (c *cluster) begin(slot int) (to int, err error) {
 	return to, nil
 }
 
-// finish gives a slot that has moved to its new node. Whoever asks the old one is
-// told MOVED.
+// finish gives a slot that has moved to its new node, and returns when all agree.
+// Whoever asks the old one is told MOVED.
 func (c *cluster) finish(slot, to int) error {
-	// The new owner first: until it knows, it would send clients back.
-	errs := []error{c.nodes[to].rdb.Do(c.x.ctx, "CLUSTER", "SETSLOT", slot, "NODE", c.ids[to]).Err()}
-	for i, node := range c.nodes {
-		if i != to {
-			errs = append(errs, node.rdb.Do(c.x.ctx, "CLUSTER", "SETSLOT", slot, "NODE", c.ids[to]).Err())
+	for range 100 {
+		// The new owner first: until it knows, it would send clients back.
+		errs := []error{c.nodes[to].rdb.Do(c.x.ctx, "CLUSTER", "SETSLOT", slot, "NODE", c.ids[to]).Err()}
+		for i, node := range c.nodes {
+			if i != to {
+				errs = append(errs, node.rdb.Do(c.x.ctx, "CLUSTER", "SETSLOT", slot, "NODE", c.ids[to]).Err())
+			}
+		}
+		if err := errors.Join(errs...); err != nil {
+			return err
+		}
+		// What the old owner had said just before may arrive now and be believed.
+		time.Sleep(5 * time.Millisecond)
+		if c.agree(slot, to) {
+			return nil
 		}
 	}
-	return errors.Join(errs...)
+	return fmt.Errorf("the nodes do not agree on who has slot %d", slot)
+}
+
+// agree reports whether every node takes another for the owner of a slot.
+func (c *cluster) agree(slot, owner int) bool {
+	for asked := range c.nodes {
+		if got, err := c.owner(asked, slot); err != nil || got != owner {
+			return false
+		}
+	}
+	return true
+}
+
+// finishAll is finish for many, and looks again when all has been said.
+func (c *cluster) finishAll(targets map[int]int) {
+	for range 2 {
+		for slot, to := range targets {
+			c.x.must(c.finish(slot, to), "move a slot")
+		}
+		c.x.sleep(50 * time.Millisecond)
+	}
 }
 
 // well waits until every node calls the cluster well.
@@ -243,11 +273,14 @@ func clusterRows() []row {
 			start: func(x *experiment) fault {
 				c := x.cluster(redistest.StartCluster(x, masters))
 				return c.fault(func() {
+					targets := map[int]int{}
 					for _, slot := range c.slots() {
 						to, err := c.begin(slot)
 						x.must(err, "begin to move a slot")
 						x.must(c.finish(slot, to), "move a slot")
+						targets[slot] = to
 					}
+					c.finishAll(targets)
 				}, func() {})
 			},
 		},
@@ -264,9 +297,7 @@ func clusterRows() []row {
 						targets[slot] = to
 					}
 				}, func() {
-					for slot, to := range targets {
-						x.must(c.finish(slot, to), "move a slot")
-					}
+					c.finishAll(targets)
 				})
 			},
 		},
