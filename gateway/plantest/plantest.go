@@ -195,9 +195,7 @@ func request(s *config.Send) *http.Request {
 		ip = s.Caller.IP.String()
 	}
 	header := http.Header{}
-	for name, values := range s.Caller.Headers {
-		header[name] = values
-	}
+	maps.Copy(header, s.Caller.Headers)
 	return &http.Request{
 		Method: s.Method, URL: u, Host: cmp.Or(header.Get("Host"), s.URL.Host, "localhost"), Header: header, RequestURI: u.RequestURI(),
 		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, RemoteAddr: net.JoinHostPort(ip, "0"), Body: http.NoBody,
