@@ -65,7 +65,6 @@ type lineReader struct {
 	lastIP   string
 	lastPeer string
 	fields   []field // of JSON
-	forwards string  // see Options.Fields
 	object   map[string]rawJSON
 }
 
