@@ -43,7 +43,7 @@ const (
 	planByKey      planSource = "an override of the key"
 	planByUser     planSource = "an override of the user"
 	planByTenant   planSource = "an override of the tenant"
-	planCredential planSource = "the credential"
+	planCredential planSource = "the credential" //nolint:gosec // words, and no secret
 	planDefault    planSource = "default_plan"
 	// planUnknown: the credential names a plan that does not exist. The caller
 	// then has the default plan, because neither no limit nor no service is what
