@@ -63,22 +63,7 @@ func TestAHotKeyIsAdmittedToTheUnit(t *testing.T) {
 	}
 	s.write("plans.yaml", plans)
 	s.write("keys.yaml", keys)
-	s.write("routes.yaml", `
-listen: {http: "127.0.0.1:0", admin: "127.0.0.1:0"}
-store: {redis: {url: "`+srv.URL()+`", timeout: 5s}}
-auth: {api_keys: {file: keys.yaml}}
-upstreams:
-  weather: {targets: ["`+u.URL+`"]}
-routes:
-  - {name: weather, path: /api/weather, upstream: weather, on_store_failure: deny}
-`)
-	gateways := make([]*gateway, hotGateways(t))
-	for i := range gateways {
-		gateways[i] = s.launch()
-	}
-	for _, g := range gateways {
-		g.serving()
-	}
+	gateways := s.launchHot(t, srv.URL(), u.URL)
 	for _, a := range algorithms {
 		t.Run(a.name, func(t *testing.T) {
 			before := u.count()
@@ -440,4 +425,27 @@ func watchRedis(t testing.TB, address, text string) func() []redisCall {
 		}
 		return calls
 	}
+}
+
+// launchHot starts the gateways that share one key of the plans in s, whose keys
+// are in keys.yaml, and returns when they serve.
+func (s *site) launchHot(t *testing.T, store, upstream string) []*gateway {
+	t.Helper()
+	s.write("routes.yaml", `
+listen: {http: "127.0.0.1:0", admin: "127.0.0.1:0"}
+store: {redis: {url: "`+store+`", timeout: 5s}}
+auth: {api_keys: {file: keys.yaml}}
+upstreams:
+  weather: {targets: ["`+upstream+`"]}
+routes:
+  - {name: weather, path: /api/weather, upstream: weather, on_store_failure: deny}
+`)
+	gateways := make([]*gateway, hotGateways(t))
+	for i := range gateways {
+		gateways[i] = s.launch()
+	}
+	for _, g := range gateways {
+		g.serving()
+	}
+	return gateways
 }

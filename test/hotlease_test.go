@@ -25,22 +25,7 @@ plans:
   token_bucket: {limits: [{name: hot, algorithm: token_bucket, limit: QUOTA/day, lease: {ttl: 4s}}]}
 `, "QUOTA", strconv.FormatInt(quota, 10)))
 	s.write("keys.yaml", "keys:\n"+keyEntry("fixed_window", "plan: fixed_window")+keyEntry("token_bucket", "plan: token_bucket"))
-	s.write("routes.yaml", `
-listen: {http: "127.0.0.1:0", admin: "127.0.0.1:0"}
-store: {redis: {url: "`+srv.URL()+`", timeout: 5s}}
-auth: {api_keys: {file: keys.yaml}}
-upstreams:
-  weather: {targets: ["`+u.URL+`"]}
-routes:
-  - {name: weather, path: /api/weather, upstream: weather, on_store_failure: deny}
-`)
-	gateways := make([]*gateway, hotGateways(t))
-	for i := range gateways {
-		gateways[i] = s.launch()
-	}
-	for _, g := range gateways {
-		g.serving()
-	}
+	gateways := s.launchHot(t, srv.URL(), u.URL)
 	// sum is over all gateways.
 	sum := func(parts ...string) (n float64) {
 		for _, g := range gateways {
