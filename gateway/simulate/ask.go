@@ -3,7 +3,6 @@ package simulate
 import (
 	"cmp"
 	"net/http"
-	"net/url"
 	"time"
 
 	"bouncer/gateway"
@@ -14,17 +13,13 @@ import (
 type asker struct {
 	h       *gateway.Rehearsal
 	keys    map[string]*config.Key
-	field   string // what the forwarded-for column was, as a field
 	host    string
 	assume  string
 	request http.Request
-	header  http.Header
+	field   string // what the forwarded-for column was, as a field
+	value   [1]string
 	as      gateway.Caller
-	urls    map[string]*url.URL
 }
-
-// maxURLs bounds the targets that are kept parsed.
-const maxURLs = 1 << 14
 
 func newAsker(cfg *config.Config, o *Options) (*asker, error) {
 	ro := gateway.RehearsalOptions{}
@@ -35,7 +30,7 @@ func newAsker(cfg *config.Config, o *Options) (*asker, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &asker{h: h, keys: map[string]*config.Key{}, host: o.Host, assume: o.AssumePlan, field: "X-Forwarded-For", header: http.Header{}, urls: map[string]*url.URL{}}
+	a := &asker{h: h, keys: map[string]*config.Key{}, host: o.Host, assume: o.AssumePlan, field: "X-Forwarded-For"}
 	if o.forwardedMapped {
 		a.field = cfg.ClientIP.Header
 	}
@@ -45,7 +40,7 @@ func newAsker(cfg *config.Config, o *Options) (*asker, error) {
 			a.keys[k.ID] = k
 		}
 	}
-	a.request = http.Request{Header: a.header, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Body: http.NoBody}
+	a.request = http.Request{Header: http.Header{}, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Body: http.NoBody}
 	return a, nil
 }
 
@@ -53,12 +48,13 @@ func newAsker(cfg *config.Config, o *Options) (*asker, error) {
 func (a *asker) do(r *record, at int64) gateway.Verdict {
 	q := &a.request
 	q.Method, q.RemoteAddr, q.RequestURI = r.method, r.remote, r.target
-	q.URL = a.url(r.target)
+	q.URL = r.url
 	q.Host = cmp.Or(q.URL.Host, r.host, a.host)
 	if r.forwarded != "" {
-		a.header[a.field] = []string{r.forwarded}
+		a.value[0] = r.forwarded
+		q.Header[a.field] = a.value[:]
 	} else {
-		delete(a.header, a.field)
+		delete(q.Header, a.field)
 	}
 	attempt := gateway.Attempt{At: time.UnixMicro(at), Request: q}
 	if !r.refused {
@@ -83,30 +79,15 @@ func (a *asker) who(r *record) gateway.Caller {
 	return c
 }
 
-// url parses a target as a server does. What is none has no path, and so no
-// route.
-func (a *asker) url(target string) *url.URL {
-	if u := a.urls[target]; u != nil {
-		return u
+// callerOf is who asked: by name where the line or the key file knows one, else
+// by address, as limits count it.
+func (a *asker) callerOf(r *record, v *gateway.Verdict) (name string, named bool) {
+	switch {
+	case r.refused || a.as.Unknown:
+		return v.Request.IPBucket, false
+	case a.as.User != "":
+		return a.as.User, true
+	default:
+		return "tenant:" + a.as.Tenant, true
 	}
-	u, err := url.ParseRequestURI(target)
-	if err != nil {
-		u = &url.URL{}
-	}
-	if len(a.urls) >= maxURLs {
-		clear(a.urls)
-	}
-	a.urls[target] = u
-	return u
-}
-
-// A callerKey is who asked: by name where the line or the key file knows one,
-// else by address, as limits count it.
-type callerKey struct{ name, ip string }
-
-func (a *asker) keyOf(r *record, v *gateway.Verdict) callerKey {
-	if !r.refused && !a.as.Unknown {
-		return callerKey{name: cmp.Or(a.as.User, "tenant:"+a.as.Tenant)}
-	}
-	return callerKey{ip: v.Request.IPBucket}
 }

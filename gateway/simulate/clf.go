@@ -181,6 +181,10 @@ func quoted(b []byte) (v, rest []byte, ok bool) {
 	if len(b) == 0 || b[0] != '"' {
 		return nil, b, false
 	}
+	end := bytes.IndexByte(b[1:], '"') + 1
+	if end > 0 && bytes.IndexByte(b[1:end], '\\') < 0 {
+		return b[1:end], b[end+1:], true
+	}
 	for i := 1; i < len(b); i++ {
 		switch b[i] {
 		case '\\':
@@ -192,7 +196,17 @@ func quoted(b []byte) (v, rest []byte, ok bool) {
 	return nil, b, false
 }
 
-func trimSpace(b []byte) []byte { return bytes.Trim(b, " \t\r") }
+func trimSpace(b []byte) []byte {
+	for len(b) > 0 && isSpace(b[0]) {
+		b = b[1:]
+	}
+	for len(b) > 0 && isSpace(b[len(b)-1]) {
+		b = b[:len(b)-1]
+	}
+	return b
+}
+
+func isSpace(c byte) bool { return c == ' ' || c == '\t' || c == '\r' }
 
 func isNumber(b []byte) bool {
 	for _, c := range b {

@@ -20,44 +20,44 @@ type ledger struct {
 	first, last                                   int64
 	firstDenied                                   int64
 
-	callers map[callerKey]*caller
-	limits  map[*ratelimit.Policy]*limit
-	order   []*limit
-	rows    map[rowKey]*row
-	rowList []*row
-	axis    axis
-
-	verdicts []bool // of the batch: denied
-	who      []*caller
+	named, unnamed map[string]*caller
+	limits         map[*ratelimit.Policy]*limit
+	order          []*limit
+	routes         map[string]*asked
+	rows           []*row
+	axis           axis
 }
 
 // A caller is who asked, and what became of it.
 type caller struct {
-	key              callerKey
+	name             string // or the address
+	named            bool
 	plan             string
 	requests, denied int64
 	firstDenied      int64
 	newly            int64 // denied, and not under the other configuration
+
+	buckets []*bucket // by limit: the last one that it charged
+	patient felt      // nobody's but of the patience
 }
+
+// asked is what the limits were asked on one route.
+type asked struct{ rows []*row }
 
 // A limit is one limit of the configuration that was asked.
 type limit struct {
 	cfg   *config.Limit // nil: auth.failure_limit
 	from  string        // edge, plan or route
 	plan  string        // that it stands in, for from plan
+	index int           // among the ledger's limits
 	meter *meter        // nil: no number is looked for
 	slots []slot
 }
 
-// A rowKey tells the rows of the result apart.
-type rowKey struct {
-	policy      *ratelimit.Policy
-	plan, route string
-}
-
 // A row is one limit on one route under one plan.
 type row struct {
-	key           rowKey
+	policy        *ratelimit.Policy
+	plan, route   string
 	limit         *limit
 	asked, denied int64
 	firstDenied   int64
@@ -72,18 +72,18 @@ func newLedger(cfg *config.Config, o *Options) (*ledger, error) {
 		return nil, err
 	}
 	return &ledger{
-		cfg: cfg, ask: ask, room: maxTimeline, callers: map[callerKey]*caller{},
-		limits: map[*ratelimit.Policy]*limit{}, rows: map[rowKey]*row{},
+		cfg: cfg, ask: ask, room: maxTimeline, named: map[string]*caller{}, unnamed: map[string]*caller{},
+		limits: map[*ratelimit.Policy]*limit{}, routes: map[string]*asked{},
 	}, nil
 }
 
-// decide replays a batch.
-func (l *ledger) decide(batch []*record) {
-	l.verdicts, l.who = l.verdicts[:0], l.who[:0]
+// decide replays a batch and notes the outcomes.
+func (l *ledger) decide(batch []*record, out []outcome) []outcome {
 	for _, r := range batch {
 		denied, who := l.one(r)
-		l.verdicts, l.who = append(l.verdicts, denied), append(l.who, who)
+		out = append(out, outcome{who, denied})
 	}
+	return out
 }
 
 func (l *ledger) one(r *record) (denied bool, who *caller) {
@@ -94,12 +94,7 @@ func (l *ledger) one(r *record) (denied bool, who *caller) {
 	l.last = r.at
 	l.requests++
 	v := l.ask.do(r, r.at)
-	key := l.ask.keyOf(r, &v)
-	who = l.callers[key]
-	if who == nil {
-		who = &caller{key: key}
-		l.callers[key] = who
-	}
+	who = l.caller(r, &v)
 	who.requests++
 	if v.Request.Plan != "" {
 		who.plan = v.Request.Plan
@@ -109,11 +104,16 @@ func (l *ledger) one(r *record) (denied bool, who *caller) {
 			x.slots = fold(x.slots)
 		}
 	}
+	on := l.routes[v.Request.Route]
+	if on == nil {
+		on = &asked{}
+		l.routes[v.Request.Route] = on
+	}
 	for i := range v.Edge {
-		l.asked(r.at, &v, &v.Edge[i], "edge", who)
+		l.count(r.at, on, &v, &v.Edge[i], "edge", who)
 	}
 	for i := range v.Limits {
-		l.asked(r.at, &v, &v.Limits[i], "", who)
+		l.count(r.at, on, &v, &v.Limits[i], "", who)
 	}
 	switch {
 	case v.Refused == nil:
@@ -139,23 +139,43 @@ func (l *ledger) one(r *record) (denied bool, who *caller) {
 	return false, who
 }
 
-// asked counts what one limit was asked and has answered.
-func (l *ledger) asked(at int64, v *gateway.Verdict, a *gateway.Asked, from string, who *caller) {
-	p := a.Charge.Policy
+func (l *ledger) caller(r *record, v *gateway.Verdict) *caller {
+	name, named := l.ask.callerOf(r, v)
+	of := l.unnamed
+	if named {
+		of = l.named
+	}
+	who := of[name]
+	if who == nil {
+		who = &caller{name: name, named: named}
+		of[name] = who
+	}
+	return who
+}
+
+// row is that of a limit on a route, under the plan of the request.
+func (l *ledger) row(on *asked, v *gateway.Verdict, p *ratelimit.Policy, from string) *row {
+	for _, x := range on.rows { // a handful
+		if x.policy == p && (x.plan == v.Request.Plan || x.limit.from == "edge") {
+			return x
+		}
+	}
 	lim := l.limits[p]
 	if lim == nil {
 		lim = l.newLimit(p, from, v.Request.Plan)
 	}
-	key := rowKey{policy: p, route: v.Request.Route}
+	x := &row{policy: p, route: v.Request.Route, limit: lim, deniedCallers: map[*caller]struct{}{}}
 	if lim.from != "edge" {
-		key.plan = v.Request.Plan
+		x.plan = v.Request.Plan
 	}
-	x := l.rows[key]
-	if x == nil {
-		x = &row{key: key, limit: lim, deniedCallers: map[*caller]struct{}{}}
-		l.rows[key] = x
-		l.rowList = append(l.rowList, x)
-	}
+	on.rows, l.rows = append(on.rows, x), append(l.rows, x)
+	return x
+}
+
+// count counts what one limit was asked and has answered.
+func (l *ledger) count(at int64, on *asked, v *gateway.Verdict, a *gateway.Asked, from string, who *caller) {
+	x := l.row(on, v, a.Charge.Policy, from)
+	lim := x.limit
 	x.asked++
 	denied := !a.Decision.Allowed
 	lim.slots = l.axis.count(lim.slots, at, denied)
@@ -172,13 +192,16 @@ func (l *ledger) asked(at int64, v *gateway.Verdict, a *gateway.Asked, from stri
 		}
 	}
 	if lim.meter != nil && a.Charge.Cost > 0 {
-		lim.meter.charge(at, &a.Charge, who, &l.room)
+		for len(who.buckets) <= lim.index {
+			who.buckets = append(who.buckets, nil)
+		}
+		lim.meter.charge(at, &a.Charge, who, &who.buckets[lim.index], &l.room)
 	}
 }
 
 // newLimit finds the limit of a policy in the configuration.
 func (l *ledger) newLimit(p *ratelimit.Policy, from, plan string) *limit {
-	lim := &limit{from: from}
+	lim := &limit{from: from, index: len(l.order)}
 	if from == "edge" {
 		lim.cfg = named(l.cfg.Edge, p.Name)
 	} else {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"net/netip"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -17,8 +18,9 @@ type record struct {
 	seq    int64         // the order of lines of one time
 
 	method, target, host   string
-	remote                 string // the peer, as http.Request has it
-	forwarded              string // the forwarded-for column; "" if there is none
+	url                    *url.URL // target, parsed
+	remote                 string   // the peer, as http.Request has it
+	forwarded              string   // the forwarded-for column; "" if there is none
 	user, tenant, key, pln string
 	// refused: our own log says that this one had no good credentials.
 	refused bool
@@ -59,32 +61,14 @@ const clfTime = "02/Jan/2006:15:04:05 -0700"
 
 // A lineReader reads the lines of one source. It is not safe for concurrent use.
 type lineReader struct {
-	kept     map[string]string // texts that come again
-	lastTime string            // lines of one second have one time
+	*kept
+	lastTime string // lines of one second have one time
 	lastAt   int64
+	layout   int // of lastTime
 	lastIP   string
 	lastPeer string
 	fields   []field // of JSON
 	object   map[string]rawJSON
-}
-
-// maxKept bounds the texts that are kept for being met again.
-const maxKept = 1 << 16
-
-// text returns b as a string, the same one for the same bytes as far as may be.
-func (p *lineReader) text(b []byte) string {
-	if len(b) == 0 {
-		return ""
-	}
-	if s, ok := p.kept[string(b)]; ok {
-		return s
-	}
-	if p.kept == nil || len(p.kept) >= maxKept {
-		p.kept = make(map[string]string, 256)
-	}
-	s := string(b)
-	p.kept[s] = s
-	return s
 }
 
 // when reads a time in words.
@@ -96,17 +80,20 @@ func (p *lineReader) when(b []byte) (int64, error) {
 		return 0, errTime
 	}
 	s := string(b)
-	for _, layout := range layouts {
-		if t, err := time.Parse(layout, s); err == nil {
-			at := t.UnixMicro()
-			if at < earliest || at > latest {
-				return 0, errTime
-			}
-			p.lastTime, p.lastAt = s, at
-			return at, nil
-		}
-	}
 	if at, ok := epoch(s); ok {
+		return at, nil
+	}
+	for i := range layouts { // that of the line before comes first
+		layout := (p.layout + i) % len(layouts)
+		t, err := time.Parse(layouts[layout], s)
+		if err != nil {
+			continue
+		}
+		at := t.UnixMicro()
+		if at < earliest || at > latest {
+			return 0, errTime
+		}
+		p.lastTime, p.lastAt, p.layout = s, at, layout
 		return at, nil
 	}
 	return 0, errTime
@@ -116,6 +103,9 @@ func (p *lineReader) when(b []byte) (int64, error) {
 // micro- or nanoseconds: no two of these can be taken for each other in the
 // years that a log can be of.
 func epoch(s string) (int64, bool) {
+	if !isNumber([]byte(s)) {
+		return 0, false
+	}
 	whole, frac, _ := strings.Cut(s, ".")
 	n, err := strconv.ParseInt(whole, 10, 64)
 	if err != nil || n < 0 {
@@ -123,8 +113,6 @@ func epoch(s string) (int64, bool) {
 	}
 	var at int64
 	switch {
-	case strings.ContainsAny(s, "eE"):
-		return 0, false
 	case n < 1e11:
 		at = n * 1e6
 		for i := range 6 {
@@ -216,7 +204,7 @@ func (p *lineReader) ask(method, target []byte, r *record) error {
 			target = []byte{'?'}
 		}
 	}
-	r.target = p.text(unescape(target))
+	r.target, r.url = p.target(unescape(target))
 	return nil
 }
 

@@ -8,7 +8,7 @@ import (
 
 // What a client that obeys Retry-After would have felt.
 //
-// A client is who a line names, or its address. It sends its requests one after
+// A client is a caller: who a line names, or its address. It sends its requests one after
 // another: one that is denied is sent again after the whole seconds that
 // Retry-After says, and those that follow wait behind it. So none is lost, and
 // what it feels is delay. All clients are patient at once, in the order of time,
@@ -17,59 +17,51 @@ import (
 const (
 	// maxWaiting bounds the requests that wait at one time, of all clients.
 	maxWaiting = 1 << 17
-	// moreTries bounds, with eight for each request, how often is tried again: a
-	// crowd that shares a limit with count_rejected can keep itself out for ever.
+	// moreTries bounds, with triesEach for each request so far, how often is tried.
+	// A client that is alone needs two tries for a request at most. A crowd that
+	// shares a limit which it exceeds for long comes back all at once, for a few
+	// places, again and again; with count_rejected it keeps itself out for ever.
 	moreTries = 1 << 14
+	triesEach = 3
 )
 
 // A patience replays records as patient clients would have sent them.
 type patience struct {
-	ask     *asker
-	blocked map[clientKey]*client
-	due     byDue
-	felt    map[callerKey]*felt
+	ask *asker
+	due byDue
 
 	waiting, tries, requests int64
 	delayed, lost, left      int64
 	total, longest           float64 // seconds
 }
 
-// A clientKey is who sends.
-type clientKey struct{ user, key, tenant, remote, forwarded string }
-
 // A client is one that waits.
 type client struct {
-	key   clientKey
+	who   *caller
 	until int64 // µs
 	queue []record
 }
 
 // felt is the delay of one caller.
 type felt struct {
-	delayed        int64
 	total, longest float64 // seconds
+	waits          *client // nil while it does not
 }
 
-func newPatience(o *Options, a *asker) *patience {
-	return &patience{ask: a, blocked: map[clientKey]*client{}, felt: map[callerKey]*felt{}}
-}
-
-func (p *patience) decide(batch []*record) {
-	for _, r := range batch {
+// decide replays a batch of which the ledger has found out who the callers are.
+func (p *patience) decide(batch []*record, who []outcome) {
+	for i, r := range batch {
 		p.requests++
 		p.wake(r.at)
-		key := clientKey{user: r.user, key: r.key, tenant: r.tenant}
-		if r.user == "" && r.key == "" && r.tenant == "" {
-			key.remote, key.forwarded = r.remote, r.forwarded
-		}
-		if c := p.blocked[key]; c != nil {
+		who := who[i].who
+		if c := who.patient.waits; c != nil {
 			p.queue(c, r)
 			continue
 		}
-		if wait := p.send(r, r.at); wait > 0 {
-			c := &client{key: key, until: r.at + wait}
+		if wait := p.send(r, who, r.at); wait > 0 {
+			c := &client{who: who, until: r.at + wait}
 			if p.queue(c, r) {
-				p.blocked[key] = c
+				who.patient.waits = c
 				heap.Push(&p.due, c)
 			}
 		}
@@ -92,27 +84,27 @@ func (p *patience) wake(at int64) {
 		c := p.due[0]
 		now := c.until
 		for len(c.queue) > 0 {
-			if wait := p.send(&c.queue[0], now); wait > 0 {
+			if wait := p.send(&c.queue[0], c.who, now); wait > 0 {
 				c.until = now + wait
 				break
 			}
 			c.queue = c.queue[1:]
 			p.waiting--
 		}
-		if len(c.queue) > 0 && p.tries < moreTries+8*p.requests {
+		if len(c.queue) > 0 && p.tries < moreTries+triesEach*p.requests {
 			heap.Fix(&p.due, 0)
 			continue
 		}
 		p.left += int64(len(c.queue))
 		p.waiting -= int64(len(c.queue))
 		heap.Pop(&p.due)
-		delete(p.blocked, c.key)
+		c.who.patient.waits = nil
 	}
 }
 
-// send sends one request at a time and returns how long to wait, µs, before it
-// is sent again; 0 if it is done.
-func (p *patience) send(r *record, at int64) int64 {
+// send sends one request of a caller at a time and returns how long to wait, µs,
+// before it is sent again; 0 if it is done.
+func (p *patience) send(r *record, who *caller, at int64) int64 {
 	p.tries++
 	v := p.ask.do(r, at)
 	if v.Refused != nil && v.Refused.Status == http.StatusTooManyRequests {
@@ -129,13 +121,7 @@ func (p *patience) send(r *record, at int64) int64 {
 	p.delayed++
 	p.total += delay
 	p.longest = max(p.longest, delay)
-	key := p.ask.keyOf(r, &v)
-	f := p.felt[key]
-	if f == nil {
-		f = &felt{}
-		p.felt[key] = f
-	}
-	f.delayed++
+	f := &who.patient
 	f.total += delay
 	f.longest = max(f.longest, delay)
 	return 0

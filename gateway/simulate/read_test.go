@@ -21,7 +21,7 @@ func readAll(t testing.TB, text string, o Options) ([]record, counts) {
 		t.Fatal(err)
 	}
 	var n atomic.Int64
-	s, err := open("-", strings.NewReader(text), &o, &n)
+	s, err := open("-", strings.NewReader(text), &o, newKept(), &n)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +77,7 @@ func TestEveryFormatIsRecognised(t *testing.T) {
 			t.Errorf("%s: %d records of %d lines; %v", name, len(all), n.lines, n.shown)
 			continue
 		}
-		c.want.seq = all[0].seq
+		c.want.seq, c.want.url = all[0].seq, all[0].url
 		if all[0] != c.want {
 			t.Errorf("%s:\n got %+v\nwant %+v", name, all[0], c.want)
 		}
@@ -156,12 +156,13 @@ func TestSeveralLogsAreReadInTheOrderOfTime(t *testing.T) {
 	var o Options
 	var m merged
 	var n atomic.Int64
+	kept := newKept()
 	for name, text := range map[string]string{"1.log": line("00", "a") + line("02", "c") + line("04", "e"), "2.log.gz": zipped.String()} {
 		path := filepath.Join(dir, name)
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		s, err := open(path, nil, &o, &n)
+		s, err := open(path, nil, &o, kept, &n)
 		if err != nil {
 			t.Fatal(err)
 		}

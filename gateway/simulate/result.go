@@ -128,7 +128,7 @@ func (w *world) result(o *Options) *Result {
 	l, p := w.ledger, w.patient
 	r := &Result{
 		Requests: l.requests, Allowed: l.allowed, Denied: l.denied, Refused: l.refused, Unmatched: l.unmatched,
-		LongestWaitS: seconds6(l.longestWait), LongestQueueS: seconds6(l.longestQueue), CallerCount: len(l.callers),
+		LongestWaitS: seconds6(l.longestWait), LongestQueueS: seconds6(l.longestQueue), CallerCount: len(l.named) + len(l.unnamed),
 		Limits: []Limit{}, Callers: []Caller{}, slotWidth: time.Duration(l.axis.width) * time.Microsecond,
 		Patient: Patient{Delayed: p.delayed, TotalDelayS: p.total, LongestDelayS: p.longest, Lost: p.lost, NotFollowed: p.left},
 	}
@@ -137,21 +137,20 @@ func (w *world) result(o *Options) *Result {
 		r.columns = int((l.last-l.axis.base)/l.axis.width) + 1
 	}
 	r.FirstDenied = timeOf(l.firstDenied)
-	for _, c := range l.callers {
-		if c.denied > 0 {
-			r.DeniedCallers++
+	for _, callers := range []map[string]*caller{l.named, l.unnamed} {
+		for _, c := range callers {
+			if c.denied > 0 {
+				r.DeniedCallers++
+			}
+			out := Caller{
+				Caller: c.name, By: "user", Plan: c.plan, Requests: c.requests, Denied: c.denied,
+				FirstDenied: timeOf(c.firstDenied), NewlyDenied: c.newly, TotalDelayS: c.patient.total, LongestDelayS: c.patient.longest,
+			}
+			if !c.named {
+				out.By = "ip"
+			}
+			r.Callers = append(r.Callers, out)
 		}
-		out := Caller{
-			Caller: cmp.Or(c.key.name, c.key.ip), By: "user", Plan: c.plan, Requests: c.requests, Denied: c.denied,
-			FirstDenied: timeOf(c.firstDenied), NewlyDenied: c.newly,
-		}
-		if c.key.name == "" {
-			out.By = "ip"
-		}
-		if f := p.felt[c.key]; f != nil {
-			out.TotalDelayS, out.LongestDelayS = f.total, f.longest
-		}
-		r.Callers = append(r.Callers, out)
 	}
 	slices.SortFunc(r.Callers, func(a, b Caller) int {
 		return cmp.Or(cmp.Compare(b.Denied, a.Denied), cmp.Compare(b.Requests, a.Requests), cmp.Compare(a.Caller, b.Caller), cmp.Compare(a.By, b.By))
@@ -161,7 +160,7 @@ func (w *world) result(o *Options) *Result {
 		burst, queue int64
 	}
 	found := map[*limit]numbers{}
-	for _, x := range l.rowList {
+	for _, x := range l.rows {
 		n, known := found[x.limit]
 		if m := x.limit.meter; m != nil && !known && len(m.order) > 0 {
 			if v, ok := m.ok(); ok {
@@ -173,9 +172,9 @@ func (w *world) result(o *Options) *Result {
 			n.burst, n.queue = m.larger()
 			found[x.limit] = n
 		}
-		p := x.key.policy
+		p := x.policy
 		out := Limit{
-			Plan: x.key.plan, Route: x.key.route, Limit: p.Name, Denied: x.denied, SmallestOK: n.ok, Smallest99: n.most,
+			Plan: x.plan, Route: x.route, Limit: p.Name, Denied: x.denied, SmallestOK: n.ok, Smallest99: n.most,
 			SmallestBurst: n.burst, From: x.limit.from, Mode: p.Role.String(), Number: p.Quota, Asked: x.asked,
 			DeniedCallers: len(x.deniedCallers), FirstDenied: timeOf(x.firstDenied), LongestWaitS: seconds6(x.longest), Never: x.never,
 			slots: x.limit.slots,

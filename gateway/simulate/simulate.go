@@ -48,8 +48,6 @@ type Options struct {
 // ErrOptions is wrapped by errors about the options themselves.
 var ErrOptions = errors.New("the options cannot be used")
 
-const batchSize = 512
-
 // Run replays the logs. An error says what could not be read or is no option; a
 // line that cannot be read is none.
 func Run(ctx context.Context, o Options) (*Result, error) {
@@ -89,13 +87,13 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 	var read atomic.Int64
 	in := &merged{arrival: o.Arrival}
 	defer in.close()
-	seen := map[string]bool{}
+	texts, seen := newKept(), map[string]bool{}
 	for _, path := range o.Logs {
 		if path == "-" && seen[path] {
 			return nil, fmt.Errorf("%w: standard input can be read once", ErrOptions)
 		}
 		seen[path] = true
-		s, err := open(path, cmp.Or[io.Reader](o.Stdin, os.Stdin), &o, &read)
+		s, err := open(path, cmp.Or[io.Reader](o.Stdin, os.Stdin), &o, texts, &read)
 		if err != nil {
 			return nil, err
 		}
@@ -134,7 +132,7 @@ func newWorld(cfg *config.Config, o *Options) (*world, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("rehearse the configuration: %w", err), l.ask.h.Close())
 	}
-	return &world{ledger: l, patient: newPatience(o, a)}, nil
+	return &world{ledger: l, patient: &patience{ask: a}}, nil
 }
 
 func (w *world) close() {
@@ -142,52 +140,106 @@ func (w *world) close() {
 	_ = w.patient.ask.h.Close()
 }
 
-// replay reads in one goroutine and decides in others: each configuration, and
-// its patient clients, in one of its own.
+// An outcome is what one configuration makes of a record.
+type outcome struct {
+	who    *caller
+	denied bool
+}
+
+// A batch is some records on their way from the reader through the ledgers to the
+// patient clients, and back to be used again.
+type batch struct {
+	records []*record
+	// outcomes are those of each configuration, in the order of the records.
+	outcomes [2][]outcome
+	open     atomic.Int32 // how many have yet to be done with it
+}
+
+const (
+	batchSize = 512
+	// underWay is how many batches there are.
+	underWay = 16
+)
+
+// replay reads in one goroutine, and decides in others: each configuration in one
+// of its own, and a batch or more behind it its patient clients, in one too.
 func replay(ctx context.Context, in *merged, worlds []*world, o *Options, read *atomic.Int64) error {
 	ctx, cancel := context.WithCancel(ctx)
-	batches := make(chan []*record, 8)
+	defer cancel()
+	idle, full := make(chan *batch, underWay), make(chan *batch, underWay)
+	for range underWay {
+		idle <- &batch{records: make([]*record, 0, batchSize)}
+	}
 	var failed error
-	reading := make(chan struct{})
-	go func() {
-		defer close(reading)
-		defer close(batches)
-		failed = gather(ctx, in, batches)
-	}()
-	defer func() { cancel(); <-reading }()
-	var wg sync.WaitGroup
-	for batch := range batches {
-		for _, w := range worlds {
-			wg.Go(func() { w.ledger.decide(batch) })
-			wg.Go(func() { w.patient.decide(batch) })
+	var all, deciding sync.WaitGroup
+	all.Go(func() {
+		defer close(full)
+		failed = gather(ctx, in, idle, full)
+	})
+	var patients []chan *batch
+	for i, w := range worlds {
+		decided := make(chan *batch, underWay)
+		patients = append(patients, decided)
+		all.Go(func() {
+			for b := range decided {
+				w.patient.decide(b.records, b.outcomes[i])
+				b.done(idle)
+			}
+			if ctx.Err() == nil {
+				w.patient.finish()
+			}
+		})
+	}
+	for b := range full {
+		for i, w := range worlds[1:] {
+			deciding.Go(func() { b.outcomes[i+1] = w.ledger.decide(b.records, b.outcomes[i+1][:0]) })
 		}
-		wg.Wait()
-		compare(batch, worlds, o)
-		for _, r := range batch {
-			records.Put(r)
+		b.outcomes[0] = worlds[0].ledger.decide(b.records, b.outcomes[0][:0])
+		deciding.Wait()
+		compare(b, worlds, o)
+		b.open.Store(int32(len(worlds))) //nolint:gosec // one or two
+		for _, decided := range patients {
+			decided <- b
 		}
 		if o.Progress != nil {
 			o.Progress(read.Load())
 		}
 	}
-	<-reading
-	if failed != nil {
-		return failed
+	for _, decided := range patients {
+		close(decided)
 	}
-	for _, w := range worlds {
-		wg.Go(w.patient.finish)
-	}
-	wg.Wait()
-	return nil
+	all.Wait()
+	return failed
 }
 
-func gather(ctx context.Context, in *merged, batches chan<- []*record) error {
+// done gives a batch back once all are done with it.
+func (b *batch) done(idle chan<- *batch) {
+	if b.open.Add(-1) > 0 {
+		return
+	}
+	for _, r := range b.records {
+		records.Put(r)
+	}
+	b.records = b.records[:0]
+	idle <- b
+}
+
+// gather reads batch after batch.
+func gather(ctx context.Context, in *merged, idle <-chan *batch, full chan<- *batch) error {
 	if err := in.start(); err != nil {
 		return err
 	}
 	for {
-		batch := make([]*record, 0, batchSize)
-		for len(batch) < batchSize {
+		var b *batch
+		select {
+		case b = <-idle:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		for len(b.records) < batchSize {
 			r, err := in.next()
 			if err != nil {
 				return err
@@ -195,37 +247,33 @@ func gather(ctx context.Context, in *merged, batches chan<- []*record) error {
 			if r == nil {
 				break
 			}
-			batch = append(batch, r)
+			b.records = append(b.records, r)
 		}
-		if len(batch) == 0 {
+		if len(b.records) == 0 {
 			return nil
 		}
-		select {
-		case batches <- batch:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+		full <- b // there is room for all of them
 	}
 }
 
 // compare counts what one configuration denies and the other does not.
-func compare(batch []*record, worlds []*world, o *Options) {
-	mine := worlds[0].ledger
-	for i, r := range batch {
-		if o.observe != nil {
-			o.observe(r, mine.verdicts[i])
+func compare(b *batch, worlds []*world, o *Options) {
+	if o.observe != nil {
+		for i, r := range b.records {
+			o.observe(r, b.outcomes[0][i].denied)
 		}
-		if len(worlds) < 2 {
-			continue
-		}
-		other := worlds[1].ledger
-		switch a, b := mine.verdicts[i], other.verdicts[i]; {
-		case a && !b:
+	}
+	if len(worlds) < 2 {
+		return
+	}
+	for i := range b.records {
+		switch mine, other := b.outcomes[0][i], b.outcomes[1][i]; {
+		case mine.denied && !other.denied:
 			worlds[0].newly++
-			mine.who[i].newly++
-		case b && !a:
+			mine.who.newly++
+		case other.denied && !mine.denied:
 			worlds[1].newly++
-			other.who[i].newly++
+			other.who.newly++
 		}
 	}
 }

@@ -45,7 +45,7 @@ type meter struct {
 	moves  bool              // a token bucket whose burst is its number
 	window int64             // µs
 
-	buckets map[string]*bucket
+	buckets map[string]*bucket // by partition
 	order   []*bucket
 	shared  bool // some bucket has more than one caller
 	lost    bool // a bound was hit: the number is not known
@@ -67,10 +67,11 @@ type request struct {
 
 // A bucket is what one bucket would have needed.
 type bucket struct {
-	index  int
-	caller *caller
-	need   int64
-	never  bool // no number would do
+	partition string
+	index     int
+	caller    *caller
+	need      int64
+	never     bool // no number would do
 
 	state ratelimit.State // windows, logs, counters
 
@@ -114,18 +115,22 @@ func (m *meter) with(n int64) *ratelimit.Policy {
 	return p
 }
 
-// charge takes note of one request.
-func (m *meter) charge(at int64, c *ratelimit.Charge, who *caller, room *int) {
-	b := m.buckets[c.Partition]
-	if b == nil {
-		b = &bucket{index: len(m.order), caller: who}
-		m.buckets[c.Partition] = b
-		m.order = append(m.order, b)
+// charge takes note of one request. last is the bucket that this caller charged
+// before, mostly the same: so that it need not be looked up.
+func (m *meter) charge(at int64, c *ratelimit.Charge, who *caller, last **bucket, room *int) {
+	b := *last
+	if b == nil || b.partition != c.Partition {
+		if b = m.buckets[c.Partition]; b == nil {
+			b = &bucket{partition: c.Partition, index: len(m.order), caller: who}
+			m.buckets[c.Partition] = b
+			m.order = append(m.order, b)
+		}
+		if b.caller != who {
+			m.shared = true
+		}
+		m.callers[who] = struct{}{}
+		*last = b
 	}
-	if b.caller != who {
-		m.shared = true
-	}
-	m.callers[who] = struct{}{}
 	if m.keeping {
 		if *room == 0 {
 			*room += len(m.timeline)

@@ -53,7 +53,7 @@ func TestTheSmallestNumberIsTheSmallest(t *testing.T) {
 			default:
 				at += rng.Int64N(pace)
 			}
-			m.charge(at, &ratelimit.Charge{Partition: "{p}", Cost: 1 + rng.Int64N(3)}, who, &room)
+			m.charge(at, &ratelimit.Charge{Partition: "{p}", Cost: 1 + rng.Int64N(3)}, who, new(*bucket), &room)
 		}
 		what := fmt.Sprintf("round %d, %s", round, spec.Algorithm)
 		n, ok := m.ok()
@@ -88,7 +88,7 @@ func TestASteadyCallerTakesNoMemory(t *testing.T) {
 		at, room, most := int64(1_800_000_000_000_000), 0, 0
 		for range 100_000 {
 			at += rng.Int64N(1_200_000)
-			m.charge(at, &ratelimit.Charge{Partition: "{p}", Cost: 1}, &caller{}, &room)
+			m.charge(at, &ratelimit.Charge{Partition: "{p}", Cost: 1}, &caller{}, new(*bucket), &room)
 			most = max(most, len(m.order[0].hull))
 		}
 		if most > 60 {
@@ -110,7 +110,7 @@ func TestTheNumberFor99Of100Callers(t *testing.T) {
 				if shared {
 					p = "{global}" // in the order of i
 				}
-				m.charge(1_800_000_000_000_000, &ratelimit.Charge{Partition: p, Cost: 1}, who, &room)
+				m.charge(1_800_000_000_000_000, &ratelimit.Charge{Partition: p, Cost: 1}, who, new(*bucket), &room)
 			}
 		}
 		n, ok := m.most()

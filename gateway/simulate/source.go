@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"compress/gzip"
-	"container/heap"
 	"errors"
 	"fmt"
 	"io"
@@ -48,9 +47,6 @@ func ParseFormat(s string) (Format, error) {
 const (
 	// maxLine bounds a line; what is longer is malformed.
 	maxLine = 64 << 10
-	// window is how many lines are held to be put in order: servers write a line
-	// when the answer is sent, and several of them share a file.
-	window = 1 << 15
 	// maxShown bounds the malformed lines that are shown.
 	maxShown = 20
 )
@@ -69,9 +65,9 @@ type source struct {
 var records = sync.Pool{New: func() any { return new(record) }}
 
 // open opens a log; "-" is in.
-func open(path string, in io.Reader, o *Options, read *atomic.Int64) (*source, error) {
+func open(path string, in io.Reader, o *Options, kept *kept, read *atomic.Int64) (*source, error) {
 	s := &source{name: path, format: o.Format, close: func() error { return nil }}
-	s.parse.fields, s.parse.object = o.fields, map[string]rawJSON{}
+	s.parse.fields, s.parse.object, s.parse.kept = o.fields, map[string]rawJSON{}, kept
 	if path == "-" {
 		s.name = "standard input"
 	} else {
@@ -197,77 +193,4 @@ func (c *counts) bad(s *source, err error) {
 	if len(c.shown) < maxShown {
 		c.shown = append(c.shown, Malformed{At: fmt.Sprintf("%s:%d", s.name, s.line), Why: err.Error()})
 	}
-}
-
-// merged reads several logs as one, in the order of time.
-type merged struct {
-	sources []*source
-	counts  counts
-	arrival bool
-	held    byTime
-	last    int64
-}
-
-// start reads the first line of each.
-func (m *merged) start() error {
-	for _, s := range m.sources {
-		if err := s.next(&m.counts, m.arrival); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// next returns the next request; nil at the end.
-func (m *merged) next() (*record, error) {
-	for len(m.held) < window {
-		var s *source
-		for _, other := range m.sources {
-			if other.head != nil && (s == nil || other.head.at < s.head.at) {
-				s = other
-			}
-		}
-		if s == nil {
-			break
-		}
-		heap.Push(&m.held, s.head)
-		if err := s.next(&m.counts, m.arrival); err != nil {
-			return nil, err
-		}
-	}
-	if len(m.held) == 0 {
-		return nil, nil
-	}
-	r, _ := heap.Pop(&m.held).(*record)
-	if r.at < m.last {
-		// Out of order by more than is held: it is decided at the time of the one
-		// before, as a store would.
-		m.counts.late++
-		r.at = m.last
-	}
-	m.last = r.at
-	return r, nil
-}
-
-func (m *merged) close() {
-	for _, s := range m.sources {
-		_ = s.close() // it was only read
-	}
-}
-
-// byTime is a heap of records, the earliest first; of one time in their order.
-type byTime []*record
-
-func (h byTime) Len() int { return len(h) }
-func (h byTime) Less(i, j int) bool {
-	return h[i].at < h[j].at || h[i].at == h[j].at && h[i].seq < h[j].seq
-}
-func (h byTime) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
-func (h *byTime) Push(x any)   { r, _ := x.(*record); *h = append(*h, r) }
-func (h *byTime) Pop() any {
-	old := *h
-	r := old[len(old)-1]
-	old[len(old)-1] = nil
-	*h = old[:len(old)-1]
-	return r
 }
