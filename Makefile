@@ -3,7 +3,7 @@
 # redis-server and Prometheus' promtool, and get them from Debian when they may.
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test hotkey clocks vet staticcheck lint fuzz bench bench-memory bench-decisions bench-keys faults faults-selftest durability fmt clean needs
+.PHONY: help build run test hotkey clocks vet staticcheck lint fuzz bench bench-memory bench-decisions bench-keys bench-simulate faults faults-selftest durability fmt clean needs
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 GOBUILD  = CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)'
@@ -45,6 +45,7 @@ help:
 	@echo '  make bench-memory  what a million addresses cost in memory; writes docs/BENCHMARKS.md'
 	@echo '  make bench-decisions   what a decision costs Redis, by each algorithm; writes docs/BENCHMARKS.md'
 	@echo '  make bench-keys    what a caller costs Redis in memory; writes docs/BENCHMARKS.md'
+	@echo '  make bench-simulate    what it costs to replay a log of a million lines; writes docs/BENCHMARKS.md'
 	@echo '  make faults        every failure of Redis under load, held against what is promised (some ten minutes);'
 	@echo "                     writes docs/FAILURES.md; FAULTFLAGS='-quick -run ^frozen' for one row, -list for all names"
 	@echo '  make faults-selftest   the same with a gateway that is broken on purpose: it must be noticed'
@@ -118,6 +119,11 @@ bench-decisions:
 bench-keys:
 	@$(GOBUILD) -o bin/keys ./bench/keys
 	@bin/keys -write docs/BENCHMARKS.md $(BENCHFLAGS)
+
+# Fails above the bars that docs/BENCHMARKS.md names.
+bench-simulate: build
+	@$(GOBUILD) -o bin/simulate ./bench/simulate
+	@bin/simulate -gateway bin/gateway -write docs/BENCHMARKS.md $(BENCHFLAGS)
 
 # Each needs a redis-server, and builds the gateway by itself.
 faults: needs
