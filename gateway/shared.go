@@ -92,7 +92,7 @@ func (g *Gateway) makeShared(cfg *config.Config) (*shared, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("store.redis: %w", err), sh.redis.Close())
 	}
-	sh.fallback, err = fallback.New(sh.leases, sh.memory, fallback.Options{
+	o := fallback.Options{
 		Held:  sh.leases.Held,
 		Probe: sh.redis.Probe,
 		// A probe is given what a decision is given: a store that is too slow
@@ -104,15 +104,17 @@ func (g *Gateway) makeShared(cfg *config.Config) (*shared, error) {
 		Settle:       sh.redis.Settle,
 		Ambiguous:    redisstore.Ambiguous,
 		Hooks: fallback.Hooks{
-			StoreFailed: func(kind string, _ error) { g.telemetry.StoreFailed(kind) },
-			StateChanged: func(open bool, err error, lasted time.Duration) {
-				g.storeStateChanged(sh, open, err, lasted)
-			},
-			Degraded:  degraded,
-			Accounted: func(o fallback.Outcome, units int64) { g.telemetry.FallbackUnits(string(o), units) },
-			Settled:   g.storeSettled,
+			StoreFailed:  func(kind string, _ error) { g.telemetry.StoreFailed(kind) },
+			StateChanged: func(c fallback.Change) { g.storeStateChanged(sh, c) },
+			Degraded:     degraded,
+			Accounted:    func(o fallback.Outcome, units int64) { g.telemetry.FallbackUnits(string(o), units) },
+			Settled:      g.storeSettled,
 		},
-	})
+	}
+	if nodes := sh.redis.Nodes(); nodes != nil {
+		o.Nodes = nodes
+	}
+	sh.fallback, err = fallback.New(sh.leases, sh.memory, o)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("store.redis: %w", err), sh.redis.Close())
 	}
@@ -234,21 +236,36 @@ func digest(c *config.TLS) (sum [sha256.Size]byte) {
 }
 
 // storeStateChanged says, once each time, that requests are decided without the
-// shared store, and that they are no longer. A store that a reload has replaced
-// is not spoken of: it is probed for a moment yet, but no request depends on it.
-func (g *Gateway) storeStateChanged(sh *shared, open bool, err error, lasted time.Duration) {
+// shared store, or without a node of it, and that they are no longer. A store that
+// a reload has replaced is not spoken of: it is probed for a moment yet, but no
+// request depends on it.
+func (g *Gateway) storeStateChanged(sh *shared, c fallback.Change) {
 	g.showing.Lock()
 	defer g.showing.Unlock()
 	if sh.retired {
 		return
 	}
-	g.telemetry.FallbackActive(open)
-	if open {
-		g.log.Error("the limit store is away; each route now does what its on_store_failure says, until the store answers again",
-			"kind", redisstore.Kind(err), "error", err, "hint", storeHint(redisstore.Kind(err)))
-		return
+	g.telemetry.FallbackActive(c.Away > 0)
+	log := g.log
+	if c.Node != "" {
+		log = log.With("node", c.Node, "away", fmt.Sprintf("%d of %d nodes", c.Away, c.Nodes))
 	}
-	g.log.Warn("the limit store is back; limits are shared again", "was_away", lasted.Round(time.Millisecond).String())
+	kind := redisstore.Kind(c.Err)
+	lasted := c.Lasted.Round(time.Millisecond).String()
+	switch {
+	case c.Open && c.Node == "":
+		log.Error("the limit store is away; each route now does what its on_store_failure says, until the store answers again",
+			"kind", kind, "error", c.Err, "hint", storeHint(kind))
+	case c.Open:
+		log.Error("a node of the limit store is away; for the callers whose counts it has, each route now does what its on_store_failure says, until the node answers again or another has taken over",
+			"kind", kind, "error", c.Err, "hint", storeHint(kind))
+	case c.Node == "":
+		log.Warn("the limit store is back; limits are shared again", "was_away", lasted)
+	case c.By == c.Node:
+		log.Warn("a node of the limit store is back; the limits of its callers are shared again", "was_away", lasted)
+	default:
+		log.Warn("another node has taken over from the one that was away; the limits of its callers are shared again", "by", c.By, "was_away", lasted)
+	}
 }
 
 // storeSettled says what came of the requests that were admitted while the shared

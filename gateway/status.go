@@ -45,10 +45,12 @@ func (g *Gateway) readiness() admin.Readiness {
 	}
 	r := admin.Readiness{Ready: true}
 	if f := g.fallback(); f.Active {
-		r.Degraded = []admin.Degraded{{
-			Part: "store", Since: f.Since,
-			Effect: "limits are not shared; each route does what its on_store_failure says",
-		}}
+		effect := "limits are not shared; each route does what its on_store_failure says"
+		if len(f.Away) > 0 {
+			effect = "limits of the callers whose counts " + strings.Join(f.Away, ", ") +
+				" had are not shared; for them each route does what its on_store_failure says"
+		}
+		r.Degraded = []admin.Degraded{{Part: "store", Since: f.Since, Effect: effect}}
 	}
 	return r
 }
@@ -61,7 +63,7 @@ func (g *Gateway) fallback() admin.Fallback {
 	g.mu.Unlock()
 	if sh.fallback != nil {
 		state := sh.fallback.State()
-		f.Active, f.Since = state.Open, state.Since
+		f.Active, f.Since, f.Away = state.Open, state.Since, state.Away
 	}
 	return f
 }

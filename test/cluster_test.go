@@ -300,27 +300,24 @@ func (n *clusterOfThree) ask(user string) answer {
 	return n.g.get("/closed", "X-API-Key", keyOf(user))
 }
 
-// kill ends a node, shows that its caller alone is concerned, and then gives the
-// breaker a reason to open.
+// nodeAway and the two others are what the log says of one node.
+const (
+	nodeAway = "a node of the limit store is away; for the callers whose counts it has, each route now does what its on_store_failure says, until the node answers again or another has taken over"
+	nodeBack = "a node of the limit store is back; the limits of its callers are shared again"
+	nodeOver = "another node has taken over from the one that was away; the limits of its callers are shared again"
+)
+
+// kill ends a node and has the gateway notice.
 func (n *clusterOfThree) kill(t *testing.T, node *redistest.Server, user string) {
 	t.Helper()
 	for _, user := range n.users() {
 		wantShared(t, n.ask(user))
 	}
 	node.Kill()
-	for range 20 {
-		wantRefused(t, n.ask(user))
-		for range 2 {
-			wantShared(t, n.ask(n.other))
-		}
-	}
-	if active := n.g.fallback(); active != 0 {
-		t.Fatalf("a third of the decisions fails, and gateway_fallback_active is %v", active)
-	}
 	for range 5 {
 		wantRefused(t, n.ask(user))
 	}
-	eventually(t, "five failures in a row open the breaker", func() bool { return len(n.g.all(storeAway)) > 0 })
+	eventually(t, "five failures in a row open the breaker of the node", func() bool { return len(n.g.all(nodeAway)) > 0 })
 }
 
 // everybodyIsShared waits until all callers are counted in Redis.
@@ -336,40 +333,93 @@ func (n *clusterOfThree) everybodyIsShared(t *testing.T) {
 }
 
 // One node dies, and with it the counts of some callers. They get what their
-// route says; the others are counted on, as long as they are more than half of
-// the traffic. When the node is back, so is everything.
+// route says, without anybody being asked; the others are counted on, however few
+// they are. When the node is back, so is everything.
 func TestANodeOfTheClusterDies(t *testing.T) {
-	t.Run("that is not probed", func(t *testing.T) {
-		t.Parallel()
-		n := newClusterOfThree(t, "5s")
-		n.kill(t, n.spare, n.onSpare)
-		// The probe asks another node, which answers: everybody is shared again,
-		// those of the dead node excepted.
-		eventually(t, "the breaker closes with the node still away", func() bool { return len(n.g.all(storeBack)) > 0 })
-		wantShared(t, n.ask(n.other))
-		wantShared(t, n.ask(n.onProbed))
-		n.g.wantAway(n.onSpare)
-		n.spare.Restart()
-		n.everybodyIsShared(t)
-		n.g.stop()
-	})
-	t.Run("that is probed", func(t *testing.T) {
-		t.Parallel()
-		n := newClusterOfThree(t, "5s")
-		n.kill(t, n.probed, n.onProbed)
-		n.g.away()
-		n.g.wantAway(n.onProbed)
-		// It is one breaker for the whole store.
-		n.g.wantAway(n.other)
-		n.g.ready(true)
-		n.probed.Restart()
-		n.g.shared()
-		n.everybodyIsShared(t)
-		if lines := len(n.g.all(storeAway)); lines != 1 {
-			t.Errorf("%d lines say that the store is away, want 1", lines)
+	for name, which := range map[string]func(n *clusterOfThree) (*redistest.Server, string, []string){
+		"that is probed first": func(n *clusterOfThree) (*redistest.Server, string, []string) {
+			return n.probed, n.onProbed, []string{n.onSpare, n.other}
+		},
+		"another": func(n *clusterOfThree) (*redistest.Server, string, []string) {
+			return n.spare, n.onSpare, []string{n.onProbed, n.other}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newClusterOfThree(t, "5s")
+			dead, user, others := which(n)
+			n.kill(t, dead, user)
+			n.g.away()
+			n.g.ready(true)
+			if a := send(t, "GET", n.g.admin+"/readyz", nil); !contains(a.body, dead.Addr()) {
+				t.Errorf("/readyz does not name %s: %s", dead.Addr(), a.body)
+			}
+			failed := n.g.sum("gateway_store_errors_total")
+			// Through some probes of the dead node, which must close nothing.
+			for until := time.Now().Add(2 * time.Second); time.Now().Before(until); {
+				n.g.wantAway(user)
+				for _, other := range others {
+					wantShared(t, n.ask(other))
+				}
+				if n.g.fallback() != 3 {
+					t.Fatal("the node is away, and gateway_fallback_active is 0")
+				}
+			}
+			// The probes, and what instances tell each other.
+			if more := n.g.sum("gateway_store_errors_total") - failed; more > 20 {
+				t.Errorf("%v errors more of a node that is known to be away", more)
+			}
+			dead.Restart()
+			n.everybodyIsShared(t)
+			lines := n.g.all(nodeAway)
+			if len(lines) != 1 || lines[0]["node"] != dead.Addr() || lines[0]["away"] != "1 of 3 nodes" {
+				t.Errorf("lines that say that a node is away: %v", lines)
+			}
+			if lines := n.g.all(nodeBack); len(lines) != 1 || lines[0]["node"] != dead.Addr() {
+				t.Errorf("lines that say that a node is back: %v", lines)
+			}
+			n.g.stop()
+		})
+	}
+}
+
+// A master dies under load and its replica takes over. At no moment do the callers
+// of the others notice, and when the store is said to be in use again, it is.
+func TestATakeoverConcernsOnlyTheCallersOfTheLostMaster(t *testing.T) {
+	t.Parallel()
+	c := redistest.StartClusterWithReplicas(t, 3)
+	users := make([]string, len(c.Nodes))
+	keys := ""
+	for i, node := range c.Nodes {
+		users[i] = userOn(t, c, node, fmt.Sprintf("user%d", i))
+		keys += keyEntry(users[i], "plan: free")
+	}
+	s := clusterSite(t, newUpstream(t, nil), c, clusterPlans, keys)
+	s.storeTimeout("2s")
+	n := &clusterOfThree{g: s.start()}
+	for _, user := range users {
+		wantShared(t, n.ask(user))
+	}
+	c.Nodes[1].Kill()
+	for active, away := 0.0, false; !away || active > 0; active = n.g.fallback() {
+		away = away || active > 0
+		_ = n.ask(users[1]) // 503 until the replica has taken over
+		wantShared(t, n.ask(users[0]))
+		wantShared(t, n.ask(users[2]))
+	}
+	for range 20 {
+		for _, user := range users {
+			wantShared(t, n.ask(user))
 		}
-		n.g.stop()
-	})
+	}
+	if lines := n.g.all(nodeAway); len(lines) != 1 || lines[0]["node"] != c.Nodes[1].Addr() {
+		t.Errorf("lines that say that a node is away: %v", lines)
+	}
+	eventually(t, "the log says who has taken over", func() bool { return len(n.g.all(nodeOver)) == 1 })
+	if line := n.g.logged(nodeOver); line["node"] != c.Nodes[1].Addr() || line["by"] != c.Replicas[1].Addr() {
+		t.Errorf("%v; want %s in place of %s", line, c.Replicas[1].Addr(), c.Nodes[1].Addr())
+	}
+	n.g.stop()
 }
 
 // What could not be given back is seen: one node has charged, the other does not
@@ -438,7 +488,7 @@ func TestAFrozenNodeConcernsOnlyItsCallers(t *testing.T) {
 		defer close(served)
 		held.Wait()
 	}()
-	// Meanwhile, and so many in all that three failures are the fewer.
+	// Meanwhile the others are served.
 	for i, waiting := 0, true; waiting || i < 10; i++ {
 		wantShared(t, n.ask(n.other))
 		wantShared(t, n.ask(n.onProbed))
@@ -465,8 +515,8 @@ func TestAFrozenNodeConcernsOnlyItsCallers(t *testing.T) {
 	}
 	wantShared(t, n.ask(n.other))
 	wantShared(t, n.ask(n.onProbed))
-	if lines := n.g.all(storeAway); len(lines) != 0 || n.g.fallback() != 0 {
-		t.Errorf("three decisions of many failed, and the store is said to be away: %v", lines)
+	if lines := n.g.all(nodeAway); len(lines) != 0 || n.g.fallback() != 0 {
+		t.Errorf("three decisions failed, and the node is said to be away: %v", lines)
 	}
 	n.spare.Thaw()
 	eventually(t, "the callers of the node are counted again", func() bool { return n.ask(n.onSpare).status == 200 })

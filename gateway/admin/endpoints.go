@@ -75,8 +75,11 @@ type RejectedReload struct {
 type Fallback struct {
 	// Store is what counts: redis or memory.
 	Store string `json:"store"`
-	// Active is true while the shared store is taken to be away.
+	// Active is true while the shared store, or a node of it, is taken to be away.
 	Active bool `json:"active"`
+	// Away are the nodes of a cluster that are; empty if the whole store is, or is
+	// one server.
+	Away []string `json:"away,omitempty"`
 	// Since is when Active last changed; zero if never.
 	Since time.Time `json:"since,omitzero"`
 	// Modes are the fail modes that some route uses.

@@ -131,15 +131,18 @@ func (d *debts) sweep(now int64) (units int64) {
 	return units
 }
 
-// take removes some debts, whole accounts of at least n debts in all if there are
-// so many. They take up room until done is told of them.
-func (d *debts) take(n int) (list []ratelimit.Debt) {
+// take removes some debts, of partitions that are ready: whole accounts of at least
+// n debts in all if there are so many. They take up room until done is told of them.
+func (d *debts) take(n int, ready func(partition string) bool) (list []ratelimit.Debt) {
 	for i := range d.shards {
 		sh := &d.shards[i]
 		sh.mu.Lock()
 		for partition, a := range sh.accounts {
 			if len(list) >= n {
 				break
+			}
+			if !ready(partition) {
+				continue
 			}
 			list = append(list, a.debts...)
 			delete(sh.accounts, partition)

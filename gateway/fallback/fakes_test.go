@@ -132,10 +132,10 @@ func (l *log) hooks() fallback.Hooks {
 			}
 			l.failures[kind]++
 		},
-		StateChanged: func(open bool, err error, lasted time.Duration) {
+		StateChanged: func(c fallback.Change) {
 			l.mu.Lock()
 			defer l.mu.Unlock()
-			l.changes = append(l.changes, change{open, err, lasted})
+			l.changes = append(l.changes, change{c.Open, c.Err, c.Lasted})
 		},
 		Degraded: func(_ context.Context, _ fallback.Mode, err error) {
 			l.mu.Lock()

@@ -5,11 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/sony/gobreaker/v2"
 
 	"bouncer/gateway/ratelimit"
 )
@@ -39,6 +38,9 @@ type Options struct {
 	ProbeInterval time.Duration
 	// ProbeTimeout bounds one probe. 1 ms to 1 minute, default 250 ms.
 	ProbeTimeout time.Duration
+	// Nodes are the parts of the primary, where it has some that fail by
+	// themselves. nil: it is one.
+	Nodes Nodes
 
 	// ConsecutiveFailures opens the breaker, however far apart they are;
 	// default 5.
@@ -90,11 +92,9 @@ type Hooks struct {
 	// StoreFailed reports each failed attempt to use the primary, by a request
 	// or by the prober, with [Options.Kind] of its error.
 	StoreFailed func(kind string, err error)
-	// StateChanged reports each opening and closing of the breaker, once each
-	// and in order, from the prober's goroutine. err is the error that opened
-	// it, or on closing the last one before the store came back; lasted is how
-	// long the state before had held.
-	StateChanged func(open bool, err error, lasted time.Duration)
+	// StateChanged reports each opening and closing of a breaker, once each and
+	// in order, from the prober's goroutine.
+	StateChanged func(Change)
 	// Degraded reports each request that is about to be decided without the
 	// primary, from the request's own goroutine and with its context, and why.
 	// A route that fails open returns no decisions that could carry the error;
@@ -108,7 +108,24 @@ type Hooks struct {
 	Settled func(Settlement)
 }
 
-// A Fallback is two stores behind one breaker. It is safe for concurrent use.
+// A Change is the opening or closing of a breaker.
+type Change struct {
+	// Node is whose breaker it is; "" if the primary is one, or nothing is known
+	// of its nodes yet.
+	Node string
+	// By is who has the buckets of Node now: another one if that took over.
+	By   string
+	Open bool
+	// Err is the error that opened it, or on closing the last one before.
+	Err error
+	// Lasted is how long the state before had held.
+	Lasted time.Duration
+	// Away is how many nodes are away now, of Nodes that are known.
+	Away, Nodes int
+}
+
+// A Fallback is two stores behind a breaker, or one breaker for each node of the
+// primary. It is safe for concurrent use.
 type Fallback struct {
 	primary, local ratelimit.Store
 	o              Options
@@ -116,51 +133,22 @@ type Fallback struct {
 	scratch        sync.Pool // *scratch
 	start          time.Time // what nextProbe counts from
 
-	// cond is the breaker as requests see it: one atomic read. The pointer also
-	// is the generation. An outcome counts only while the condition is still
-	// the one that the request began with, so that what straggles in after a
-	// change is no evidence about the time after it.
-	cond      atomic.Pointer[condition]
-	nextProbe atomic.Int64 // nanoseconds after start
+	whole     *node                            // the primary as one
+	nodes     atomic.Pointer[map[string]*node] // by name, whole among them; replaced with mu held
+	nextProbe atomic.Int64                     // nanoseconds after start
 
 	admitted, denied atomic.Uint64
 
-	// mu protects following fields. While cond is closed, breaker is used only
-	// with mu held; while it is open, only by the prober. No request can
-	// therefore take, and then never give back, its place in the half-open state.
-	mu          sync.Mutex
-	breaker     *gobreaker.CircuitBreaker[struct{}]
-	consecutive int  // failures since the last success
-	tripping    bool // the next failure opens, whatever the counts
-	lastErr     error
-	lastErrAt   time.Time
+	// mu protects following fields. It is taken last.
+	mu        sync.Mutex
+	away      int       // nodes whose breaker is open
+	since     time.Time // when away became more than 0, or 0 again
+	lastErr   error
+	lastErrAt time.Time
 
 	prober  prober
 	debts   debts
 	settler settler
-}
-
-// condition is one state of the breaker. It is immutable.
-type condition struct {
-	open  bool
-	since time.Time
-	err   error // why it is open: the primary's latest error; nil if closed
-	shown error // err, as a decision made meanwhile shows it
-}
-
-// openError says on a decision that nobody asked the primary, and why not.
-type openError struct {
-	text string
-	err  error
-}
-
-func (e *openError) Error() string { return e.text }
-func (e *openError) Unwrap() error { return e.err }
-
-// opened returns the condition of a breaker that is open since since because
-// of err.
-func opened(since time.Time, err error) *condition {
-	return &condition{open: true, since: since, err: err, shown: &openError{text: "breaker open: " + err.Error(), err: err}}
 }
 
 // New checks o and returns a closed breaker around the two stores. It starts
@@ -173,19 +161,14 @@ func New(primary, local ratelimit.Store, o Options) (*Fallback, error) {
 		return nil, fmt.Errorf("fallback: %w", err)
 	}
 	f := &Fallback{primary: primary, local: local, o: o, start: time.Now()}
-	f.cond.Store(&condition{since: f.start})
+	f.since = f.start
+	f.whole = f.makeNode("", f.start)
+	f.nodes.Store(&map[string]*node{"": f.whole})
 	f.scratch.New = func() any { return new(scratch) }
 	f.stores = make(map[Mode]*store)
 	for _, m := range []Mode{LocalCap, Deny, Allow} {
 		f.stores[m] = &store{f: f, mode: m}
 	}
-	f.breaker = gobreaker.NewCircuitBreaker[struct{}](gobreaker.Settings{
-		Interval:     o.Window,
-		BucketPeriod: o.Window / 10,
-		// The prober paces the probes; the breaker is to be ready for each.
-		Timeout:     1,
-		ReadyToTrip: f.readyToTrip,
-	})
 	f.prober.init()
 	f.settler.init()
 	f.debts.seed = maphash.MakeSeed()
@@ -249,8 +232,12 @@ func (f *Fallback) Store(m Mode) ratelimit.Store {
 
 // State is what a dashboard or a readiness check wants to know.
 type State struct {
-	// Open reports that requests are decided without the primary.
+	// Open reports that requests are decided without the primary, or without a
+	// node of it.
 	Open bool
+	// Away are the names of the nodes that are away, in order; empty if the
+	// primary is one.
+	Away []string
 	// Since is when that began, or when the store came back (at first, when the
 	// Fallback was made).
 	Since time.Time
@@ -273,16 +260,22 @@ type State struct {
 func (f *Fallback) State() State {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	c := f.cond.Load()
 	s := State{
-		Open: c.open, Since: c.since,
+		Open: f.away > 0, Since: f.since,
 		LastErr: f.lastErr, LastErrAt: f.lastErrAt,
 		Admitted: f.admitted.Load(), Denied: f.denied.Load(),
 		Owed: f.debts.buckets.Load(),
 	}
-	if c.open {
-		s.NextProbe = max(0, f.untilProbe())
+	if !s.Open {
+		return s
 	}
+	s.NextProbe = max(0, f.untilProbe())
+	for name, n := range *f.nodes.Load() {
+		if n != f.whole && n.cond.Load().open {
+			s.Away = append(s.Away, name)
+		}
+	}
+	slices.Sort(s.Away)
 	return s
 }
 
@@ -291,10 +284,10 @@ func (f *Fallback) untilProbe() time.Duration {
 	return time.Duration(f.nextProbe.Load()) - time.Since(f.start)
 }
 
-// retryAfter is how long a refused caller is to wait: until the primary is
-// probed next.
-func (f *Fallback) retryAfter() time.Duration {
-	if f.cond.Load().open {
+// retryAfter is how long a refused caller is to wait who needs these nodes: until
+// the primary is probed next.
+func (f *Fallback) retryAfter(list []began) time.Duration {
+	if slices.ContainsFunc(list, func(b began) bool { return b.node.cond.Load().open }) {
 		if d := f.untilProbe(); d > 0 {
 			return d
 		}

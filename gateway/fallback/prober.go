@@ -15,6 +15,8 @@ const (
 	// maxProbes bounds the probes that hang in spite of their context. When so
 	// many do, no new one starts until one of them returns.
 	maxProbes = 64
+	// atOnce is how many nodes are probed at the same time.
+	atOnce = 32
 )
 
 var (
@@ -24,17 +26,15 @@ var (
 	errWrongAnswers = errors.New("store: the number of decisions is not that of the charges")
 )
 
-// prober is the goroutine that asks the primary while the breaker is open.
+// prober is the goroutine that asks the primary while a breaker is open.
 type prober struct {
 	ctx     context.Context // ends with Close
 	cancel  context.CancelFunc
-	wake    chan struct{} // 1 slot: the breaker has opened
+	wake    chan struct{} // 1 slot: a breaker has opened
 	settled chan struct{} // closed when the first probe has settled
 	done    chan struct{} // closed when the goroutine has ended
 	started atomic.Bool
 	running atomic.Int32 // probes that have not returned
-
-	announced *condition // the last state reported; the goroutine's own
 }
 
 func (p *prober) init() {
@@ -44,7 +44,7 @@ func (p *prober) init() {
 	p.done = make(chan struct{})
 }
 
-// notify tells the prober that the breaker has opened. It never blocks.
+// notify tells the prober that a breaker has opened. It never blocks.
 func (p *prober) notify() {
 	select {
 	case p.wake <- struct{}{}:
@@ -83,102 +83,182 @@ func (f *Fallback) Close() {
 	f.drop()
 }
 
-// run is the prober. It alone closes the breaker and it alone reports changes,
-// so that they are reported in order and none is missed: an opening wakes it,
-// and until it has seen the opening there is no closing.
+// run is the prober. It alone closes breakers and it alone reports changes, so
+// that they are reported in order and none is missed: an opening wakes it, and
+// until it has seen the opening there is no closing.
 func (f *Fallback) run() {
 	p := &f.prober
 	defer close(p.done)
 	f.first()
 	close(p.settled)
+	var due <-chan time.Time // nil: nobody is to be probed
 	for {
-		c := f.cond.Load()
-		f.announce(c)
-		if !c.open {
-			select {
-			case <-p.wake:
-			case <-p.ctx.Done():
-				return
-			}
-			continue
+		switch open := f.look(); {
+		case len(open) == 0:
+			due = nil
+		case due == nil:
+			pause := jitter(f.o.ProbeInterval)
+			f.nextProbe.Store(int64(time.Since(f.start) + pause))
+			due = time.After(pause)
 		}
-		wait := jitter(f.o.ProbeInterval)
-		f.nextProbe.Store(int64(time.Since(f.start) + wait))
-		timer := time.NewTimer(wait)
 		select {
-		case <-timer.C:
+		case <-due:
+			due = nil
+			f.probe(f.look())
+		case <-p.wake:
 		case <-p.ctx.Done():
-			timer.Stop()
 			return
 		}
-		f.probe()
 	}
 }
 
-// first is the probe at the start. If it fails the breaker opens without
-// waiting for requests to fail.
+// look reports what has changed, and returns the nodes that are away.
+func (f *Fallback) look() (open []*node) {
+	for _, n := range *f.nodes.Load() {
+		c := n.cond.Load()
+		f.announce(n, c, n.name)
+		if c.open {
+			open = append(open, n)
+		}
+	}
+	return open
+}
+
+// first is the probe at the start. What fails is away without waiting for
+// requests to fail.
 func (f *Fallback) first() {
-	p := &f.prober
-	p.announced = &condition{since: f.start}
-	if f.cond.Load().open {
-		f.announce(f.cond.Load())
-		f.probe()
+	if open := f.look(); len(open) > 0 {
+		f.probe(open)
 		return
 	}
-	if err := f.ask(); err != nil && p.ctx.Err() == nil {
-		f.trip(err)
-		f.announce(f.cond.Load())
+	err := f.ask(f.o.Probe)()
+	if f.prober.ctx.Err() != nil || f.survey() {
+		return
 	}
+	if err != nil {
+		f.whole.trip("", err)
+		f.failure(err)
+	}
+	f.look()
 }
 
-// probe asks the primary once, through the breaker's half-open state, and
-// closes the breaker if it answers.
-func (f *Fallback) probe() {
-	var err error
-	_, refused := f.breaker.Execute(func() (struct{}, error) {
-		err = f.ask()
-		return struct{}{}, err
+// survey asks each node once, and opens the breakers of those that fail. It is
+// false if no nodes are known.
+func (f *Fallback) survey() bool {
+	if f.o.Nodes == nil {
+		return false
+	}
+	partitions := f.o.Nodes.Spread()
+	f.askAll(partitions, func(i int, name string, err error) {
+		if err != nil {
+			f.node(name).trip(partitions[i], err)
+			f.failure(err)
+		}
 	})
-	switch {
-	case f.prober.ctx.Err() != nil: // Close ended it; that says nothing
-	case err != nil:
-		f.stillOpen(err)
-	case refused == nil:
-		// Reported from here: by the time run looks, failures may have opened
-		// it again, and both changes would go unseen.
-		f.announce(f.closed())
+	f.look()
+	return len(partitions) > 0
+}
+
+// askAll asks for each of partitions, many at the same time, and calls told for
+// each, one after the other, with the node that had it when it was asked.
+func (f *Fallback) askAll(partitions []string, told func(i int, name string, err error)) {
+	names, errs := make([]string, len(partitions)), make([]error, len(partitions))
+	for from := 0; from < len(partitions); from += atOnce {
+		to := min(from+atOnce, len(partitions))
+		var answers [atOnce]func() error
+		for i, partition := range partitions[from:to] {
+			probe := f.o.Probe
+			if partition != "" {
+				names[from+i] = f.o.Nodes.Node(partition)
+				probe = func(ctx context.Context) error { return f.o.Nodes.Probe(ctx, partition) }
+			}
+			answers[i] = f.ask(probe)
+		}
+		for i := range to - from {
+			errs[from+i] = answers[i]()
+		}
+	}
+	if f.prober.ctx.Err() != nil {
+		return // Close ended it; that says nothing
+	}
+	for i := range partitions {
+		told(i, names[i], errs[i])
 	}
 }
 
-// announce reports c if it differs from what was reported last.
-func (f *Fallback) announce(c *condition) {
-	last := f.prober.announced
+// probe asks nodes that are away for what failed, once, and closes the breakers of
+// those whose keys are answered for: by themselves, or by whoever has them now.
+func (f *Fallback) probe(open []*node) {
+	witnesses := make([]string, len(open))
+	for i, n := range open {
+		witnesses[i] = n.witness // it changes only while the breaker is closed
+	}
+	f.askAll(witnesses, func(i int, name string, err error) {
+		n := open[i]
+		if err != nil {
+			f.failure(err)
+		}
+		switch {
+		case n == f.whole && f.survey():
+			// Now that the nodes are known it is about them.
+			err = nil
+		case err != nil && name != n.name:
+			// Another one has the keys, and that one fails.
+			f.node(name).trip(witnesses[i], err)
+			f.look()
+			err = nil
+		}
+		_, refused := n.breaker.Execute(func() (struct{}, error) { return struct{}{}, err })
+		switch {
+		case err != nil:
+			n.stillOpen(err)
+		case refused == nil:
+			// Reported from here: by the time run looks, failures may have opened
+			// it again, and both changes would go unseen.
+			f.announce(n, n.closed(), name)
+			if name != n.name {
+				f.forget(n)
+			}
+		}
+	})
+}
+
+// announce reports c, the condition of n, if it differs from what was reported
+// last. by is who has the buckets of n now.
+func (f *Fallback) announce(n *node, c *condition, by string) {
+	last := n.announced
 	if c.open == last.open {
 		if c.open {
-			f.prober.announced = c // for its error, should it be the last one
+			n.announced = c // for its error, should it be the last one
 		}
 		return
 	}
-	f.prober.announced = c
+	n.announced = c
 	if f.o.Hooks.StateChanged == nil {
 		return
 	}
-	err := c.err
+	change := Change{Node: n.name, By: by, Open: c.open, Err: c.err, Lasted: c.since.Sub(last.since), Nodes: 1}
 	if !c.open {
-		err = last.err
+		change.Err = last.err
 	}
-	f.o.Hooks.StateChanged(c.open, err, c.since.Sub(last.since))
+	if f.o.Nodes != nil {
+		change.Nodes = len(f.o.Nodes.Spread())
+	}
+	f.mu.Lock()
+	change.Away = f.away
+	f.mu.Unlock()
+	f.o.Hooks.StateChanged(change)
 }
 
-// ask calls the probe and bounds it, whatever it does: its panic is an error,
-// and if it hangs in spite of its context it is left behind.
-func (f *Fallback) ask() error {
+// ask begins a probe, and returns what waits for its answer. It is bounded,
+// whatever the probe does: its panic is an error, and if it hangs in spite of its
+// context it is left behind.
+func (f *Fallback) ask(probe func(context.Context) error) (answer func() error) {
 	p := &f.prober
 	if p.running.Load() >= maxProbes {
-		return errTooManyHang
+		return func() error { return errTooManyHang }
 	}
 	ctx, cancel := context.WithTimeout(p.ctx, f.o.ProbeTimeout)
-	defer cancel()
 	result := make(chan error, 1)
 	p.running.Add(1)
 	go func() {
@@ -190,8 +270,16 @@ func (f *Fallback) ask() error {
 			p.running.Add(-1)
 			result <- err
 		}()
-		err = f.o.Probe(ctx)
+		err = probe(ctx)
 	}()
+	return func() error {
+		defer cancel()
+		return wait(ctx, result)
+	}
+}
+
+// wait returns the answer of a probe, or why there is none.
+func wait(ctx context.Context, result <-chan error) error {
 	select {
 	case err := <-result:
 		return err

@@ -3,6 +3,7 @@ package fallback
 import (
 	"context"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -93,7 +94,7 @@ func (f *Fallback) micros() int64 {
 
 // account notes a request that was admitted without the primary. One that the
 // primary may have charged all the same is left out.
-func (f *Fallback) account(charges []ratelimit.Charge, ambiguous bool) {
+func (f *Fallback) account(nodes []began, charges []ratelimit.Charge, ambiguous bool) {
 	if f.o.Settle == nil {
 		return
 	}
@@ -119,8 +120,9 @@ func (f *Fallback) account(charges []ratelimit.Charge, ambiguous bool) {
 		}
 	}
 	f.settled(why, left)
-	// A single failure leaves the breaker closed, and no return follows it.
-	if noted && !f.cond.Load().open {
+	// A single failure leaves the breaker closed, and no return follows it; nor
+	// does one of a node that was there when another one was not.
+	if noted && slices.ContainsFunc(nodes, func(b began) bool { return !b.node.cond.Load().open }) {
 		f.settler.notify()
 	}
 }
@@ -149,7 +151,7 @@ func (f *Fallback) runSettler() {
 			return
 		}
 		wait := time.Duration(rand.Int64N(int64(settleDelay))) //nolint:gosec // it only spreads instances
-		for sleep(ctx, wait) && !f.settle(ctx, settlePause) && !f.cond.Load().open {
+		for sleep(ctx, wait) && f.settle(ctx, settlePause) {
 			wait = settleRetry
 		}
 	}
@@ -165,38 +167,60 @@ func (f *Fallback) Settle(ctx context.Context) {
 	}
 }
 
-// settle settles until nothing is left, which is true, or the store is away,
-// refuses, or ctx ends. What is left is kept.
-func (f *Fallback) settle(ctx context.Context, pause time.Duration) (all bool) {
+// settle settles until nothing is left but what belongs to nodes that are away, or
+// do not take it, or until ctx ends. What is left is kept, and of a node that is
+// away it does not keep that of others waiting. It reports whether some node that
+// is in use is to be asked again.
+func (f *Fallback) settle(ctx context.Context, pause time.Duration) (again bool) {
 	s := &f.settler
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for ctx.Err() == nil && !f.cond.Load().open {
-		if len(s.kept) == 0 {
-			if s.kept = f.debts.take(settleBatch); len(s.kept) == 0 {
-				f.report()
-				return true
+	refused := make(map[*node]bool)
+	ready := func(partition string) bool {
+		n := f.nodeOf(partition)
+		return !n.cond.Load().open && !refused[n]
+	}
+	for worked := false; ctx.Err() == nil; {
+		f.lapse()
+		n := first(s.kept, ready)
+		if n == 0 {
+			if worked && pause > 0 && !sleep(ctx, jitter(pause)) {
+				break
 			}
-		}
-		if f.lapse(); len(s.kept) == 0 {
+			worked = false
+			list := f.debts.take(settleBatch, ready)
+			if len(list) == 0 {
+				break
+			}
+			s.kept = append(list, s.kept...)
 			continue
 		}
-		n, err := f.o.Settle(ctx, s.kept)
+		worked = true
+		n, err := f.o.Settle(ctx, s.kept[:n])
 		if err != nil {
 			f.storeFailed(err)
 			if !f.ambiguous(err) {
-				return false
+				refused[f.nodeOf(s.kept[0].Partition)] = true
+				continue
 			}
 		}
-		f.forget(n, err)
-		if len(s.kept) == 0 {
-			s.kept = nil
-			if pause > 0 && !sleep(ctx, jitter(pause)) {
-				return false
-			}
+		f.forgive(n, err)
+	}
+	if f.debts.buckets.Load() == 0 {
+		f.report()
+	}
+	return len(refused) > 0
+}
+
+// first puts those of debts first that are ready, and returns how many they are.
+func first(list []ratelimit.Debt, ready func(partition string) bool) (n int) {
+	for i := range list {
+		if ready(list[i].Partition) {
+			list[i], list[n] = list[n], list[i]
+			n++
 		}
 	}
-	return false
+	return n
 }
 
 // lapse brings what is kept to the present and forgets what counts no more.
@@ -219,12 +243,14 @@ func (f *Fallback) lapse() {
 	s.kept = kept
 }
 
-// forget takes the first n off what is kept: they were settled, or err leaves open
+// forgive takes the first n off what is kept: they were settled, or err leaves open
 // whether they were.
-func (f *Fallback) forget(n int, err error) {
+func (f *Fallback) forgive(n int, err error) {
 	s := &f.settler
 	list := s.kept[:n]
-	s.kept = s.kept[n:]
+	if s.kept = s.kept[n:]; len(s.kept) == 0 {
+		s.kept = nil
+	}
 	for i := range list {
 		d := &list[i]
 		if err != nil {
@@ -258,7 +284,8 @@ func (f *Fallback) drop() {
 	s := &f.settler
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for list := append(s.kept, f.debts.take(settleBatch)...); len(list) > 0; list = f.debts.take(settleBatch) {
+	all := func(string) bool { return true }
+	for list := append(s.kept, f.debts.take(settleBatch, all)...); len(list) > 0; list = f.debts.take(settleBatch, all) {
 		for i := range list {
 			f.settled(Dropped, list[i].Units)
 		}

@@ -42,14 +42,15 @@ func (s *store) Take(ctx context.Context, charges []ratelimit.Charge, dst []rate
 	if err := ctx.Err(); err != nil {
 		return dst[:0], err // the caller has left, or is out of time, before anybody was asked
 	}
-	c := f.cond.Load()
-	if c.open {
+	var few [4]began
+	nodes := f.begin(charges, few[:0])
+	if c := away(nodes); c != nil {
 		if f.o.Held != nil {
 			if ds, ok := f.o.Held(charges, dst); ok {
 				return ds, nil
 			}
 		}
-		return s.without(ctx, charges, dst, c.shown, false)
+		return s.without(ctx, charges, dst, nodes, c.shown, false)
 	}
 	ds, err := f.primary.Take(ctx, charges, dst)
 	if err == nil && len(ds) != len(charges) {
@@ -57,9 +58,7 @@ func (s *store) Take(ctx context.Context, charges []ratelimit.Charge, dst []rate
 		err = errWrongAnswers
 	}
 	if err == nil {
-		if !fromLease(ds) {
-			f.succeeded(c)
-		}
+		f.succeeded(nodes, charges, ds)
 		return ds, nil
 	}
 	left := errors.Is(ctx.Err(), context.Canceled)
@@ -73,28 +72,18 @@ func (s *store) Take(ctx context.Context, charges []ratelimit.Charge, dst []rate
 		// and did not answer is away. Were that not counted, clients with less
 		// patience than the store's timeout would keep the breaker closed, and
 		// nobody would ever be served.
-		f.failed(c, err)
+		f.failed(nodes, err)
 	}
 	if left {
 		return dst[:0], fmt.Errorf("the caller left before the store answered: %w", ctx.Err())
 	}
-	return s.without(ctx, charges, dst, err, f.ambiguous(err))
-}
-
-// fromLease reports whether all of ds were paid from what was taken in advance,
-// which says nothing about the primary: it was not asked.
-func fromLease(ds []ratelimit.Decision) bool {
-	for i := range ds {
-		if ds[i].Source != ratelimit.SourceLease {
-			return false
-		}
-	}
-	return true
+	return s.without(ctx, charges, dst, nodes, err, f.ambiguous(err))
 }
 
 // without decides charges without the primary, which did not answer because of
-// cause. ambiguous says that it may have charged them all the same.
-func (s *store) without(ctx context.Context, charges []ratelimit.Charge, dst []ratelimit.Decision, cause error, ambiguous bool) ([]ratelimit.Decision, error) {
+// cause. nodes are those that the request needs. ambiguous says that the primary
+// may have charged it all the same.
+func (s *store) without(ctx context.Context, charges []ratelimit.Charge, dst []ratelimit.Decision, nodes []began, cause error, ambiguous bool) ([]ratelimit.Decision, error) {
 	f := s.f
 	if f.o.Hooks.Degraded != nil {
 		f.o.Hooks.Degraded(ctx, s.mode, cause)
@@ -102,11 +91,11 @@ func (s *store) without(ctx context.Context, charges []ratelimit.Charge, dst []r
 	switch s.mode {
 	case Allow:
 		f.admitted.Add(1)
-		f.account(charges, ambiguous)
+		f.account(nodes, charges, ambiguous)
 		return dst[:0], nil
 	case Deny:
 		f.denied.Add(1)
-		return dst[:0], &ratelimit.UnavailableError{RetryAfter: f.retryAfter(), Err: cause}
+		return dst[:0], &ratelimit.UnavailableError{RetryAfter: f.retryAfter(nodes), Err: cause}
 	}
 	ds, err := f.localCap(ctx, charges, dst, cause)
 	switch {
@@ -114,10 +103,10 @@ func (s *store) without(ctx context.Context, charges []ratelimit.Charge, dst []r
 		return dst[:0], err
 	case err != nil:
 		f.denied.Add(1)
-		return dst[:0], &ratelimit.UnavailableError{RetryAfter: f.retryAfter(), Err: fmt.Errorf("%w; the local cap: %w", cause, err)}
+		return dst[:0], &ratelimit.UnavailableError{RetryAfter: f.retryAfter(nodes), Err: fmt.Errorf("%w; the local cap: %w", cause, err)}
 	case ratelimit.Admitted(ds):
 		f.admitted.Add(1)
-		f.account(charges, ambiguous)
+		f.account(nodes, charges, ambiguous)
 	default:
 		f.denied.Add(1)
 	}

@@ -95,7 +95,7 @@ func (s *Store) takeSlots(ctx context.Context, charges []ratelimit.Charge, extra
 	var failed error
 	for _, g := range groups {
 		if g.err != nil && failed == nil {
-			failed = g.err
+			failed = &nodeError{node: s.nodes.Node(g.charges[0].Partition), err: g.err} //nolint:contextcheck // it waits for nothing
 		}
 		denied += denials(g.decisions)
 	}

@@ -128,10 +128,11 @@ type Options struct {
 type Store struct {
 	client  Client
 	cluster *redis.ClusterClient // client, if it is one
+	nodes   *Nodes               // of cluster, if it is one
 	prefix  string               // "rl:v1:"
 	timeout time.Duration
 	scripts *scripts
-	probe   []ratelimit.Charge
+	probes  *ratelimit.Policy // what a probe is charged by
 	// refunds holds a token for each request whose charges are being given back.
 	refunds      chan struct{}
 	closing      sync.Once
@@ -178,18 +179,22 @@ func newStore(client Client, o Options, prelude string, clock func() int64) (*St
 		return nil, fmt.Errorf("redis store: %w", err)
 	}
 	cluster, _ := client.(*redis.ClusterClient)
-	return &Store{
+	s := &Store{
 		client:       client,
 		cluster:      cluster,
 		prefix:       o.KeyPrefix + ":v1:",
 		timeout:      o.Timeout,
 		scripts:      newScripts(prelude),
-		probe:        []ratelimit.Charge{{Policy: probe, Partition: "{probe}", Caller: "{probe}", Cost: 1}},
+		probes:       probe,
 		refunds:      make(chan struct{}, maxRefunds),
 		onRefundLost: o.OnRefundLost,
 		onFreed:      o.OnFreed,
 		clock:        clock,
-	}, nil
+	}
+	if cluster != nil {
+		s.nodes = &Nodes{s: s}
+	}
+	return s, nil
 }
 
 func notPrefix(r rune) bool {
@@ -282,6 +287,9 @@ func (s *Store) call(ctx context.Context, charges []ratelimit.Charge, extra []in
 	return reply, nil
 }
 
+// probePartition is what is asked for where it does not matter which node has it.
+const probePartition = "{probe}"
+
 // Probe does what a decision does, the same script and a write with an expiry,
 // on a key of its own, so that what it says of the store holds for decisions.
 // It ends within Options.Timeout, or when ctx does.
@@ -291,13 +299,23 @@ func (s *Store) call(ctx context.Context, charges []ratelimit.Charge, extra []in
 // beforehand, but not through TLS: there each one costs whoever is first to use
 // it an error. A connection that was made for the probe is the last one: a server
 // that hangs up on everybody is not to be called again and again.
-func (s *Store) Probe(ctx context.Context) error {
+//
+// Of a cluster it asks one node; see [Nodes].
+func (s *Store) Probe(ctx context.Context) error { return s.probe(ctx, probePartition) }
+
+func (s *Store) probe(ctx context.Context, partition string) error {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
+	if s.nodes != nil {
+		if err := s.nodes.learn(ctx); err != nil {
+			return fmt.Errorf("reach the cluster: %w", err)
+		}
+	}
+	charges := []ratelimit.Charge{{Policy: s.probes, Partition: partition, Caller: partition, Cost: 1}}
 	var dst [1]ratelimit.Decision
 	var err error
 	for range s.idle() + 1 {
-		if _, _, err = s.take(ctx, s.probe, nil, dst[:], nil); Kind(err) != KindLost {
+		if _, _, err = s.take(ctx, charges, nil, dst[:], nil); Kind(err) != KindLost {
 			break
 		}
 	}
