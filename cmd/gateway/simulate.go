@@ -126,7 +126,7 @@ func (c *command) simulate(args []string) int {
 
 // writeFile writes a file with f.
 func writeFile(path string, f func(io.Writer) error) error {
-	out, err := os.Create(path)
+	out, err := os.Create(path) //nolint:gosec // the operator names it
 	if err != nil {
 		return err
 	}
@@ -137,7 +137,7 @@ func writeFile(path string, f func(io.Writer) error) error {
 // returns takes it away.
 func (c *command) showProgress(o *simulate.Options) (finish func()) {
 	f, ok := c.stderr.(*os.File)
-	if !ok || !term.IsTerminal(int(f.Fd())) { //nolint:gosec // a file descriptor is small
+	if !ok || !term.IsTerminal(int(f.Fd())) {
 		return func() {}
 	}
 	total := int64(0)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -137,18 +138,18 @@ func either(fields ...string) []schema {
 
 const (
 	namePattern     = "^[a-z0-9_-]{1,100}$"
-	tokenPattern    = "^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}$"
+	headerPattern   = "^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}$"
 	durationPattern = "(([0-9]+([.][0-9]*)?|[.][0-9]+)(ns|us|µs|μs|ms|s|m|h|d))+"
 	listenPattern   = "^(unix:/.*|[^/\\s]*:[0-9]{1,5})$"
 )
 
 // ratePattern is how N/unit is written; n is how N is.
 func ratePattern(n string) string {
-	per := ""
+	var per strings.Builder
 	for _, u := range units {
-		per += u.name + "|"
+		per.WriteString(u.name + "|")
 	}
-	return "^" + n + "/(" + per + durationPattern + ")$"
+	return "^" + n + "/(" + per.String() + durationPattern + ")$"
 }
 
 // shared are the forms that many fields have.
@@ -159,7 +160,7 @@ func shared() schema {
 		// An id of digits needs no quotes.
 		"text":     schema{"type": []string{"string", "number"}, "minLength": 1},
 		"name":     anyOf(written(namePattern, "lower-case letters, digits, - and _"), schema{"type": "integer"}),
-		"header":   anyOf(written(tokenPattern, "the name of a header"), schema{"type": "number"}),
+		"header":   anyOf(written(headerPattern, "the name of a header"), schema{"type": "number"}),
 		"boolean":  anyOf(schema{"type": "boolean"}, written("^([Tt][Rr][Uu][Ee]|[Ff][Aa][Ll][Ss][Ee]|[Oo][Nn]|[Oo][Ff][Ff]|[Yy][Ee][Ss]|[Nn][Oo])$", "true or false")),
 		"duration": anyOf(written("^"+durationPattern+"$", "a duration with a unit such as 500ms, 30s, 5m, 1h or 1d")),
 		"rate":     anyOf(written(ratePattern("(0|[1-9][0-9]{0,14})"), wantedRate)),

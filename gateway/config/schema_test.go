@@ -3,6 +3,7 @@ package config
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"maps"
 	"path/filepath"
 	"regexp"
@@ -110,7 +111,11 @@ func marks(s *jsonschema.Schema, doc any) []string {
 			walk(c)
 		}
 	}
-	walk(err.(*jsonschema.ValidationError))
+	invalid, ok := errors.AsType[*jsonschema.ValidationError](err)
+	if !ok {
+		return []string{err.Error()}
+	}
+	walk(invalid)
 	return paths
 }
 

@@ -231,7 +231,7 @@ func capSchema(whose string) schema {
 
 // limitSchema describes a limit: a named one, or one of a plan.
 func limitSchema(named bool) schema {
-	dimension := anyOf(enum(dimensions...), written("^header:"+tokenPattern[1:], "header: and the name of a header"))
+	dimension := anyOf(enum(dimensions...), written("^header:"+headerPattern[1:], "header: and the name of a header"))
 	per := oneOrSome(dimension).says("What is counted by: ip, user, api_key, tenant, route, global, header:NAME, or a list of them. Where a part is missing, the address stands in.")
 	burst := whole(1, maxQuota).says("token_bucket: how many may come at once. Default: N of the rate.")
 	of := map[string]schema{
