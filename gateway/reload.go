@@ -2,12 +2,10 @@ package gateway
 
 import (
 	"context"
-	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -253,17 +251,9 @@ func (g *Gateway) watch(ctx context.Context) {
 func (g *Gateway) reloadIfChanged() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if slices.ContainsFunc(g.watched, changed) {
+	if slices.ContainsFunc(g.watched, config.File.Changed) {
 		_ = g.reloadLocked() // it has logged what is wrong
 	}
-}
-
-func changed(f config.File) bool {
-	var sum [sha256.Size]byte
-	if b, err := os.ReadFile(f.Path); err == nil {
-		sum = sha256.Sum256(b)
-	}
-	return sum != f.SHA256
 }
 
 // directories are those of all files, those they are found through by symlinks,

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 
 	yaml "go.yaml.in/yaml/v4"
 )
@@ -51,19 +52,9 @@ func (s *source) read(path string) ([]byte, error) {
 }
 
 func readFile(path string) ([]byte, error) {
-	// A pipe would be empty at the next reload, and opening one can block.
-	info, err := os.Stat(path)
-	switch {
-	case err != nil:
-		return nil, plainError(err)
-	case info.IsDir():
-		return nil, errors.New("is a directory; want a file")
-	case !info.Mode().IsRegular():
-		return nil, errors.New("is not a regular file")
-	}
-	f, err := os.Open(path) //nolint:gosec // the operator names the file
+	f, err := openRegular(path)
 	if err != nil {
-		return nil, plainError(err)
+		return nil, err
 	}
 	defer func() { _ = f.Close() }() // it was only read
 	data, err := io.ReadAll(io.LimitReader(f, maxFileSize+1))
@@ -71,10 +62,77 @@ func readFile(path string) ([]byte, error) {
 		return nil, plainError(err)
 	}
 	if len(data) > maxFileSize {
-		return nil, fmt.Errorf("larger than %d MiB; is this the right file?", maxFileSize>>20)
+		return nil, errTooLarge
 	}
 	return data, nil
 }
+
+// Changed reports whether the file holds other bytes than those that were read.
+// A file that cannot be read has none, as in [Report.Files]. It takes a buffer
+// of memory, whatever the size, and never waits for a writer of a pipe.
+func (f File) Changed() bool {
+	sum, err := digestFile(f.Path)
+	if err != nil {
+		sum = [sha256.Size]byte{}
+	}
+	return sum != f.SHA256
+}
+
+// digestFile is the digest of what readFile returns.
+func digestFile(path string) (sum [sha256.Size]byte, err error) {
+	f, err := openRegular(path)
+	if err != nil {
+		return sum, err
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	h := sha256.New()
+	n, err := io.Copy(h, io.LimitReader(f, maxFileSize+1))
+	if err == nil && n > maxFileSize {
+		err = errTooLarge
+	}
+	return [sha256.Size]byte(h.Sum(nil)), err
+}
+
+// openRegular opens a file of ordinary kind and size, and no other: a pipe
+// would be empty at the next reload, and opening one can block; a device may do
+// anything.
+func openRegular(path string) (*os.File, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, plainError(err)
+	}
+	if err := readable(info); err != nil {
+		return nil, err
+	}
+	// What stands there now may be another than the one just looked at.
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) //nolint:gosec // the operator names the file
+	if err != nil {
+		return nil, plainError(err)
+	}
+	if info, err = f.Stat(); err == nil {
+		err = readable(info)
+	}
+	if err != nil {
+		_ = f.Close() // nothing was read of it
+		return nil, plainError(err)
+	}
+	return f, nil
+}
+
+// readable says why a file is not read.
+func readable(info fs.FileInfo) error {
+	switch {
+	case info.IsDir():
+		return errors.New("is a directory; want a file")
+	case !info.Mode().IsRegular():
+		return errors.New("is not a regular file, but a pipe, a socket or a device; want a file")
+	case info.Size() > maxFileSize:
+		return errTooLarge
+	}
+	return nil
+}
+
+var errTooLarge = fmt.Errorf("larger than %d MiB; is this the right file?", maxFileSize>>20)
 
 // errNoFile says that there is no file of that name.
 var errNoFile = errors.New("no such file")
