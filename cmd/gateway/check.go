@@ -11,6 +11,8 @@ import (
 const aboutCheck = `
 gateway check reads the whole configuration and reports every mistake at once,
 as file:line:column: path: what is wrong; what is wanted. It starts nothing.
+On a terminal the line itself stands below, with the place marked and secrets
+masked; in colour, unless NO_COLOR is set.
 
 Examples:
 
@@ -94,8 +96,13 @@ func (c *command) check(args []string) int {
 	if *printIt {
 		findings = c.stderr // what is printed can then be read as a configuration
 	}
+	screen, seen := screenOf(findings)
 	for _, p := range report.Problems {
-		fmt.Fprintln(findings, p.String())
+		if seen {
+			_ = report.Show(findings, p, screen) // as with every other line, there is nobody to tell
+		} else {
+			fmt.Fprintln(findings, p.String())
+		}
 	}
 	for _, change := range changes {
 		fmt.Fprintln(findings, "change:", change)

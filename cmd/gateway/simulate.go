@@ -12,8 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/term"
-
 	"bouncer/gateway/config"
 	"bouncer/gateway/simulate"
 )
@@ -136,8 +134,8 @@ func writeFile(path string, f func(io.Writer) error) error {
 // showProgress draws a bar on a terminal, and only there. The function it
 // returns takes it away.
 func (c *command) showProgress(o *simulate.Options) (finish func()) {
-	f, ok := c.stderr.(*os.File)
-	if !ok || !term.IsTerminal(int(f.Fd())) {
+	f := c.stderr
+	if _, ok := screenOf(f); !ok {
 		return func() {}
 	}
 	total := int64(0)

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -8,6 +9,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf16"
 )
 
 // problems loads a small configuration with other files.
@@ -83,6 +85,46 @@ func TestHostileFiles(t *testing.T) {
 			if strings.ContainsFunc(strings.TrimSuffix(line, "\n"), func(r rune) bool { return r < ' ' }) {
 				t.Errorf("%s: a control character in %q", name, line)
 			}
+		}
+	}
+}
+
+// wide is text in UTF-16.
+func wide(text string, order binary.AppendByteOrder, mark bool) string {
+	var b []byte
+	if mark {
+		text = byteOrderMark + text
+	}
+	for _, unit := range utf16.Encode([]rune(text)) {
+		b = order.AppendUint16(b, unit)
+	}
+	return string(b)
+}
+
+// foreignFiles are what stands in place of YAML when an editor, a download or a
+// merge went wrong, and what is said of it.
+var foreignFiles = map[string]string{
+	wide(smallPlans, binary.LittleEndian, true):  "1:1: this file is UTF-16; save it as UTF-8",
+	wide(smallPlans, binary.BigEndian, true):     "1:1: this file is UTF-16; save it as UTF-8",
+	wide(smallPlans, binary.LittleEndian, false): "1:1: this file is UTF-16; save it as UTF-8",
+	wide(smallPlans, binary.BigEndian, false):    "1:1: this file is UTF-16; save it as UTF-8",
+	"\xff\xfe\x00\x00p\x00\x00\x00":              "1:1: this file is UTF-32; save it as UTF-8",
+	"p\x00\x00\x00l\x00\x00\x00":                 "1:1: this file is UTF-32; save it as UTF-8",
+	"\x1f\x8b\x08\x00\x00\x00":                   "1:1: this file is compressed with gzip; unpack it",
+	"<!DOCTYPE html>\n<html><head><title>404: Not Found</title></head>\n<body>\n</body></html>\n": "1:1: this is an HTML page, not YAML; perhaps a download brought a login or error page instead of the file",
+	"\ufeff\r\n  <HTML lang=en><p>a: b</p>":                                                       "2:3: this is an HTML page, not YAML; perhaps a download brought a login or error page instead of the file",
+	"<?xml version=\"1.0\"?>\n<Error><Code>AccessDenied</Code></Error>":                           "1:1: this is XML or HTML, not YAML; is it the right file?",
+	"plans:\n<<<<<<< HEAD\n  a: {}\n=======\n  a: {limits: []}\n>>>>>>> other\n":                  "2:1: a merge left its conflict here; choose one side, and remove the lines that begin with <<<<<<<, ======= and >>>>>>>",
+	"# caf\xe9\nplans: {}\n": "1:7: not a text file in UTF-8: invalid trailing UTF-8 octet (value: 10); save it as UTF-8, without that character",
+}
+
+// What is no YAML at all is said in one line, and not as a mistake of YAML deep
+// inside.
+func TestForeignFilesAreNamed(t *testing.T) {
+	for text, want := range foreignFiles {
+		c, got := problems(t, map[string]string{"plans.yaml": text})
+		if c != nil || got != "plans.yaml:"+want+"\n" {
+			t.Errorf("%.40q: got %s, want %s", text, got, want)
 		}
 	}
 }
@@ -164,6 +206,12 @@ func FuzzLoad(f *testing.F) {
 	for _, name := range []string{"\xef\xbb\xbf", "\x00", "a: &a [*a]", "a: &a {<<: *a}", "? ? ?", "- - -", "%YAML 9.9\n---\n", "\t", "!!binary x"} {
 		f.Add(name, name, name)
 	}
+	for text := range foreignFiles {
+		f.Add(text, text, text)
+	}
+	for _, text := range secretLines {
+		f.Add(text, text, text)
+	}
 	routes, err := os.ReadFile("testdata/good/routes.yaml")
 	if err != nil {
 		f.Fatal(err)
@@ -194,6 +242,11 @@ func FuzzLoad(f *testing.F) {
 		for _, p := range report.Problems {
 			if p.File == "" || p.Message == "" || strings.ContainsAny(p.String(), "\n\r\x00") {
 				t.Errorf("problem %q", p.String())
+			}
+		}
+		for line := range strings.Lines(show(t, report, Screen{})) {
+			if strings.ContainsFunc(strings.TrimSuffix(line, "\n"), isControl) {
+				t.Errorf("a control character is shown in %q", line)
 			}
 		}
 		if c != nil {

@@ -445,16 +445,6 @@ func TestFilesOfAFailedLoad(t *testing.T) {
 	}
 }
 
-func TestExcerpt(t *testing.T) {
-	dir := smallDir(t, map[string]string{
-		"routes.yaml": smallRoutes + "  - {name: a, path: /a, upstream: apy, auth: none, cost: 0}\nadmin: {tokn_file: x}\n",
-	})
-	_, report := load(dir, nil)
-	if got := report.Problems[0].Excerpt; got != "- {name: a, path: /a, upstream: apy, auth: none, cost: 0}" {
-		t.Errorf("excerpt %q", got)
-	}
-}
-
 // A host is kept as requests bring it: an IPv6 address in brackets.
 func TestRouteHosts(t *testing.T) {
 	for in, want := range map[string]string{

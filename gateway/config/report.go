@@ -20,9 +20,6 @@ type Problem struct {
 	Message string
 	// Warning marks what is legal but dangerous.
 	Warning bool
-	// Excerpt is the line of the file, for showing. It is empty where the line
-	// could hold a secret.
-	Excerpt string
 }
 
 // String writes the problem on one line, position first:
@@ -63,6 +60,8 @@ type Report struct {
 	// change in any of them is worth another attempt. A file that could not be
 	// read has a zero SHA256.
 	Files []File
+
+	docs map[string]*doc // by name: those whose lines may be shown
 }
 
 // Errors returns the problems that keep the configuration from being used.

@@ -31,7 +31,7 @@ func newSource(lookup func(string) (string, bool)) *source {
 	if lookup == nil {
 		lookup = os.LookupEnv
 	}
-	return &source{report: &Report{}, lookup: lookup, seen: map[string]bool{}}
+	return &source{report: &Report{docs: map[string]*doc{}}, lookup: lookup, seen: map[string]bool{}}
 }
 
 // read returns the content of a file and notes that it was read or tried. The
@@ -165,10 +165,12 @@ type doc struct {
 	src    *source
 	name   string // the path, as problems show it
 	data   []byte
-	starts []int // where each line begins; made when first needed
-	budget int   // nodes that may still be visited
-	spent  bool  // the budget's end was reported
-	raw    bool  // data: no ${NAME}, and no line is ever shown
+	starts []int     // where each line begins; made when first needed
+	hidden []bool    // by line; made when first needed
+	shown  shownLine // the last one that was asked for
+	budget int       // nodes that may still be visited
+	spent  bool      // the budget's end was reported
+	raw    bool      // data: no ${NAME}, and no line is ever shown
 }
 
 // open reads and parses the YAML file at path. It reports what is wrong and
@@ -180,11 +182,16 @@ func (s *source) open(path, wanted string) (value, bool) {
 		return value{}, false
 	}
 	d := &doc{src: s, name: path, data: data}
+	s.report.docs[path] = d
 	return d.parse(wanted)
 }
 
 // parse returns the root of the only document of d.
 func (d *doc) parse(wanted string) (value, bool) {
+	if line, column, what := d.foreign(); what != "" {
+		d.problem(line, column, "", false, "%s", what)
+		return value{}, false
+	}
 	root, second, err := parseNodes(d.data)
 	if err != nil {
 		d.syntax(err)
@@ -264,7 +271,7 @@ func (d *doc) syntax(err error) {
 	case indent == "" && strings.Contains(d.line(line), "\t"):
 		msg = "a tab cannot indent YAML; use spaces"
 	case le.Stage == yaml.ReaderStage:
-		msg = "not a text file in UTF-8: " + le.Message
+		msg = "not a text file in UTF-8: " + le.Message + "; save it as UTF-8, without that character"
 	default:
 		msg = "not valid YAML: " + msg
 		if bareComparison.MatchString(d.line(line)) {
@@ -277,52 +284,6 @@ func (d *doc) syntax(err error) {
 // bareComparison matches a comparison that YAML takes for a block of text.
 var bareComparison = regexp.MustCompile(`:\s*>=?\s*[0-9]`)
 
-// position turns a byte offset into line and column.
-func (d *doc) position(offset int) (line, column int) {
-	before := d.data[:min(max(offset, 0), len(d.data))]
-	return bytes.Count(before, []byte("\n")) + 1, len(before) - bytes.LastIndexByte(before, '\n')
-}
-
-// line returns line n of the document, without its end; empty if there is none.
-func (d *doc) line(n int) string {
-	if d.starts == nil {
-		d.starts = []int{0}
-		for i, c := range d.data {
-			if c == '\n' {
-				d.starts = append(d.starts, i+1)
-			}
-		}
-	}
-	if n < 1 || n > len(d.starts) {
-		return ""
-	}
-	end := len(d.data)
-	if n < len(d.starts) {
-		end = d.starts[n] - 1
-	}
-	return strings.TrimRight(string(d.data[d.starts[n-1]:end]), "\r")
-}
-
-// confidential matches lines that are not repeated in a report.
-var confidential = regexp.MustCompile(`(?i)passw|secret|token|credential|private|redis|://[^\s]*@`)
-
-// excerpt returns the line to show beside a problem, or nothing where it could
-// hold a secret.
-func (d *doc) excerpt(line int, path string) string {
-	if d.raw || line == 0 {
-		return ""
-	}
-	text := d.line(line)
-	if len(text) > 200 {
-		return ""
-	}
-	text = strings.ToValidUTF8(strings.TrimSpace(text), "?")
-	if confidential.MatchString(text) || confidential.MatchString(path) {
-		return ""
-	}
-	return text
-}
-
 // problem records a problem at a place of this document.
 func (d *doc) problem(line, column int, path string, warning bool, format string, args ...any) {
 	d.src.report.add(Problem{
@@ -330,6 +291,5 @@ func (d *doc) problem(line, column int, path string, warning bool, format string
 		Path:    path,
 		Message: fmt.Sprintf(format, args...),
 		Warning: warning,
-		Excerpt: d.excerpt(line, path),
 	})
 }

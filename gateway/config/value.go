@@ -88,8 +88,12 @@ func (v value) kind() string {
 func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.Tag == "!!null" }
 
 // join appends a field to a path. A field that is no plain word is quoted, so
-// that a problem stays on one line.
+// that a problem stays on one line. Where the colon or the blank behind it is
+// missing, the value is in the name, and is not repeated.
 func join(path, field string) string {
+	if i := strings.IndexAny(field, ":= "); i > 0 && confidential(field[:i]) {
+		field = field[:i+1] + "…"
+	}
 	if len(field) > maxName || strings.ContainsFunc(field, func(r rune) bool { return r <= ' ' || r >= 0x7f || r == '.' }) {
 		field = quote(field)
 	}
@@ -287,8 +291,11 @@ func (o *object) done() {
 			continue
 		}
 		wanted := suggest(name, o.known)
+		if i := strings.IndexAny(name, ":= "); i > 0 && slices.Contains(o.known, name[:i]) {
+			wanted = "; want a colon and a blank behind " + name[:i]
+		}
 		if wanted == "" {
-			wanted = "; want " + oneOf(slices.Sorted(slices.Values(o.known)))
+			wanted = "; want " + oneOf(slices.Compact(slices.Sorted(slices.Values(o.known))))
 		}
 		o.fields[name].keyErrorf("unknown field%s", wanted)
 	}
