@@ -51,11 +51,7 @@ func (g *Gateway) reloadLocked() error {
 		changes = []string{"nothing that matters changed"}
 	}
 	g.log.Info("the new configuration is in force", "hash", cfg.Hash, "changes", changes)
-	fixed := config.NeedsRestart(g.bound, cfg)
-	if g.bound.Store.MemoryMaxKeys != cfg.Store.MemoryMaxKeys {
-		fixed = append(fixed, "store.memory.max_keys") // the tables keep what they count
-	}
-	if len(fixed) > 0 {
+	if fixed := config.NeedsRestart(g.bound, cfg); len(fixed) > 0 {
 		g.log.Warn("some changes take effect at the next restart only", "settings", fixed)
 	}
 	return nil

@@ -305,7 +305,7 @@ func (a *authSection) readAPIKeys(v value) {
 	if !ok {
 		return
 	}
-	k := &APIKeys{Header: "X-API-Key"}
+	k := &APIKeys{Header: "X-Api-Key"}
 	if f, ok := o.need("file", "a file of keys"); ok {
 		if path, ok := f.file("a file of keys"); ok {
 			k.File = absolute(path)

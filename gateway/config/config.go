@@ -170,7 +170,7 @@ type Claims struct {
 // APIKeys is the key file, read.
 type APIKeys struct {
 	File   string // absolute
-	Header string // canonical; default X-API-Key
+	Header string // canonical, so X-Api-Key for X-API-Key, the default
 	Keys   []Key
 }
 

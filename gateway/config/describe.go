@@ -12,20 +12,26 @@ import (
 
 // Describe says in words what changed between two configurations, a line each,
 // for the log of a reload. Secrets are said to have changed and never shown;
-// keys stand by their ids. It returns nil if nothing that matters changed.
+// keys stand by their ids. What only a restart applies is said to be so. It
+// returns nil if nothing that matters changed: another spelling of the same, a
+// comment, the tests beside the plans, the order of what has none.
 func Describe(old, new *Config) []string {
 	var d differ
 	for _, s := range settings(old, new) {
+		before := len(d.lines)
 		d.change(s.name, s.old, s.new)
+		if s.restart && len(d.lines) > before {
+			d.lines[before] += " (at the next restart)"
+		}
 	}
 	if !bytes.Equal(old.Admin.Token, new.Admin.Token) {
-		d.say("admin token changed")
+		d.say("admin.token_file: the token changed")
 	}
 	if a, b := old.Store.Redis, new.Store.Redis; a != nil && b != nil && !bytes.Equal(a.Password, b.Password) {
-		d.say("store.redis: password changed")
+		d.say("store.redis: the password changed")
 	}
 	if a, b := sentinel(old), sentinel(new); !bytes.Equal(a.Password, b.Password) {
-		d.say("store.redis.sentinel: password changed")
+		d.say("store.redis.sentinel: the password changed")
 	}
 	for _, path := range slices.Compact(slices.Sorted(slices.Values(tlsFiles(new)))) {
 		if a, b := contentOf(old, path), contentOf(new, path); a != nil && b != nil && *a != *b {
@@ -76,8 +82,9 @@ func contentOf(c *Config, path string) *[32]byte {
 }
 
 // NeedsRestart names the changed settings that only a restart applies: where
-// the listeners are, since their sockets outlive every reload. A certificate is
-// not among them; its files are read again with every configuration.
+// the listeners are, since their sockets outlive every reload, and the size of
+// the tables in memory, since they keep what they count. A certificate is not
+// among them; its files are read again with every configuration.
 func NeedsRestart(old, new *Config) []string {
 	var names []string
 	for _, s := range settings(old, new) {
@@ -114,12 +121,21 @@ func settings(a, b *Config) []setting {
 			return of(c.Store.Redis)
 		}
 	}
+	redisTLS := func(of func(*TLS) string) func(*Config) string {
+		return redis(func(r *Redis) string {
+			if r.TLS == nil {
+				return ""
+			}
+			return of(r.TLS)
+		})
+	}
 	return []setting{
 		restart(both("listen.http", func(c *Config) string { return c.Listen.HTTP })),
 		restart(both("listen.https.address", https(func(h *HTTPS) string { return h.Address }))),
 		both("listen.https.cert_file", https(func(h *HTTPS) string { return h.CertFile })),
 		both("listen.https.key_file", https(func(h *HTTPS) string { return h.KeyFile })),
 		restart(both("listen.admin", func(c *Config) string { return c.Listen.Admin })),
+		both("admin.token_file", func(c *Config) string { return c.Admin.TokenFile }),
 		both("shutdown_timeout", func(c *Config) string { return formatDuration(c.ShutdownTimeout) }),
 		both("drain_delay", func(c *Config) string { return formatDuration(c.DrainDelay) }),
 		both("client_ip.trusted_proxies", func(c *Config) string {
@@ -135,24 +151,37 @@ func settings(a, b *Config) []setting {
 			if c.Store.Redis == nil {
 				return "memory"
 			}
-			if c.Store.Redis.Sentinel != nil {
-				return "sentinel"
-			}
-			return strings.Join(c.Store.Redis.urls(), ", ")
+			return "redis"
 		}),
+		both("store.redis.url", redis(func(r *Redis) string {
+			if r.Sentinel != nil || len(r.Addresses) > 0 {
+				return ""
+			}
+			return r.urls()[0]
+		})),
+		both("store.redis.urls", redis(func(r *Redis) string {
+			if len(r.Addresses) == 0 {
+				return ""
+			}
+			return strings.Join(r.urls(), ", ")
+		})),
 		both("store.redis.sentinel.master", func(c *Config) string { return sentinel(c).Master }),
 		both("store.redis.sentinel.addresses", func(c *Config) string { return strings.Join(sentinel(c).Addresses, ", ") }),
 		both("store.redis.sentinel.username", func(c *Config) string { return sentinel(c).Username }),
 		both("store.redis.sentinel.password_file", func(c *Config) string { return sentinel(c).PasswordFile }),
-		both("store.memory.max_keys", func(c *Config) string { return strconv.Itoa(c.Store.MemoryMaxKeys) }),
+		restart(both("store.memory.max_keys", func(c *Config) string { return strconv.Itoa(c.Store.MemoryMaxKeys) })),
 		both("store.redis.username", redis(func(r *Redis) string { return r.Username })),
 		both("store.redis.password_file", redis(func(r *Redis) string { return r.PasswordFile })),
 		both("store.redis.tls", redis(func(r *Redis) string {
 			if r.TLS == nil {
-				return ""
+				return "off"
 			}
-			return fmt.Sprintf("%+v", *r.TLS)
+			return "on"
 		})),
+		both("store.redis.tls.ca_file", redisTLS(func(t *TLS) string { return t.CAFile })),
+		both("store.redis.tls.cert_file", redisTLS(func(t *TLS) string { return t.CertFile })),
+		both("store.redis.tls.key_file", redisTLS(func(t *TLS) string { return t.KeyFile })),
+		both("store.redis.tls.server_name", redisTLS(func(t *TLS) string { return t.ServerName })),
 		both("store.redis.timeout", redis(func(r *Redis) string { return formatDuration(r.Timeout) })),
 		both("store.redis.key_prefix", redis(func(r *Redis) string { return r.KeyPrefix })),
 		both("auth.failure_limit", func(c *Config) string {
@@ -163,7 +192,7 @@ func settings(a, b *Config) []setting {
 		}),
 		both("edge", func(c *Config) string { return limitNames(c.Edge) }),
 		both("client_headers.ietf", func(c *Config) string { return c.ClientHeaders.IETF }),
-		both("client_headers.legacy", func(c *Config) string { return strconv.FormatBool(c.ClientHeaders.Legacy) }),
+		both("client_headers.legacy", func(c *Config) string { return onOff(c.ClientHeaders.Legacy) }),
 		both("usage_path", func(c *Config) string { return c.UsagePath }),
 		both("default_plan", func(c *Config) string { return c.DefaultPlan }),
 		both("anonymous_plan", func(c *Config) string { return c.AnonymousPlan }),
@@ -303,21 +332,48 @@ func describeRoute(d *differ, what string, a, b *Route) {
 func describePlan(d *differ, what string, a, b *Plan) {
 	compare(d, what+": limit", a.Limits, b.Limits, func(l *Limit) string { return l.Name },
 		func(d *differ, _ string, la, lb *Limit) { describeLimit(d, what+": "+la.Name, la, lb) })
+	// It is the order of the fields that clients see.
+	if from, to := limitNames(a.Limits), limitNames(b.Limits); sameWords(from, to) {
+		d.change(what+" order of limits", from, to)
+	}
 	d.change(what+" local_cap", capText(a.LocalCap), capText(b.LocalCap))
+}
+
+// sameWords reports whether two lists have the same items in any order.
+func sameWords(a, b string) bool {
+	sorted := func(s string) []string { return slices.Sorted(slices.Values(strings.Split(s, ", "))) }
+	return slices.Equal(sorted(a), sorted(b))
 }
 
 func describeIssuers(d *differ, old, new []*Issuer) {
 	compare(d, "issuer", old, new, func(is *Issuer) string { return is.Issuer }, func(d *differ, what string, a, b *Issuer) {
 		d.change(what+" audience", strings.Join(a.Audience, ", "), strings.Join(b.Audience, ", "))
 		d.change(what+" algorithms", strings.Join(a.Algorithms, ", "), strings.Join(b.Algorithms, ", "))
-		d.change(what+" key files", strings.Join(a.KeyFiles, ", "), strings.Join(b.KeyFiles, ", "))
+		d.change(what+" "+a.keyField(), strings.Join(a.KeyFiles, ", "), strings.Join(b.KeyFiles, ", "))
 		if !reflect.DeepEqual(a.PublicKeys, b.PublicKeys) || !reflect.DeepEqual(a.Secrets, b.Secrets) {
-			d.say("%s: keys changed", what)
+			d.say("%s: the keys changed", what)
 		}
 		d.change(what+" cookie", a.Cookie, b.Cookie)
 		d.change(what+" leeway", formatDuration(a.Leeway), formatDuration(b.Leeway))
-		d.change(what+" claims", fmt.Sprintf("%+v", a.Claims), fmt.Sprintf("%+v", b.Claims))
+		d.change(what+" claims.user", a.Claims.User, b.Claims.User)
+		d.change(what+" claims.tenant", a.Claims.Tenant, b.Claims.Tenant)
+		d.change(what+" claims.plan", a.Claims.Plan, b.Claims.Plan)
 	})
+}
+
+// keyField is the field that names the key files.
+func (is *Issuer) keyField() string {
+	if len(is.Secrets) > 0 {
+		return "secret_file"
+	}
+	return "public_key_file"
+}
+
+func onOff(b bool) string {
+	if b {
+		return "on"
+	}
+	return "off"
 }
 
 func describeKeys(d *differ, old, new *APIKeys) {

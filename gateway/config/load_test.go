@@ -380,7 +380,7 @@ func TestRedisSentinel(t *testing.T) {
 		got := Describe(cfg, again)
 		if c.want.Password != nil {
 			// It is masked, so it is another one now.
-			if len(got) != 2 || got[0] != "store.redis: password changed" || got[1] != "store.redis.sentinel: password changed" {
+			if len(got) != 2 || got[0] != "store.redis: the password changed" || got[1] != "store.redis.sentinel: the password changed" {
 				t.Errorf("%s: changed by printing: %q", c.fields, got)
 			}
 		} else if got != nil {

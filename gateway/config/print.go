@@ -198,7 +198,7 @@ func (c *Config) routesNode() *yaml.Node {
 
 	h := newMapping(true)
 	h.text("ietf", c.ClientHeaders.IETF)
-	h.text("legacy", map[bool]string{true: "on", false: "off"}[c.ClientHeaders.Legacy])
+	h.text("legacy", onOff(c.ClientHeaders.Legacy))
 	m.node("client_headers", h.n)
 	usage := c.UsagePath
 	if usage == "" {

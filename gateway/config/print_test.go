@@ -155,20 +155,20 @@ func TestDescribe(t *testing.T) {
 		{"routes.yaml", "failure_limit: 60/minute", "failure_limit: off", []string{"auth.failure_limit: 60/minute → off"}, nil},
 		{"routes.yaml", "timeout: 50ms", "timeout: 40ms", []string{"store.redis.timeout: 50ms → 40ms"}, nil},
 		{"routes.yaml", "leeway: 30s", "leeway: 10s", []string{"issuer https://login.example.com/ leeway: 30s → 10s"}, nil},
-		{"routes.yaml", `http: ":8080"`, `http: ":8081"`, []string{"listen.http: :8080 → :8081"}, []string{"listen.http"}},
-		{"routes.yaml", `admin: "127.0.0.1:9090"`, `admin: "127.0.0.1:9091"`, []string{"listen.admin: 127.0.0.1:9090 → 127.0.0.1:9091"}, []string{"listen.admin"}},
-		{"routes.yaml", `address: ":8443"`, `address: ":8444"`, []string{"listen.https.address: :8443 → :8444"}, []string{"listen.https.address"}},
+		{"routes.yaml", `http: ":8080"`, `http: ":8081"`, []string{"listen.http: :8080 → :8081 (at the next restart)"}, []string{"listen.http"}},
+		{"routes.yaml", `admin: "127.0.0.1:9090"`, `admin: "127.0.0.1:9091"`, []string{"listen.admin: 127.0.0.1:9090 → 127.0.0.1:9091 (at the next restart)"}, []string{"listen.admin"}},
+		{"routes.yaml", `address: ":8443"`, `address: ":8444"`, []string{"listen.https.address: :8443 → :8444 (at the next restart)"}, []string{"listen.https.address"}},
 		{"routes.yaml", `  https: {address: ":8443", cert_file: cert.pem, key_file: key.pem}` + "\n", "", []string{
-			"listen.https.address: :8443 → none", "listen.https.cert_file: " + filepath.Join(dir, "cert.pem") + " → none",
+			"listen.https.address: :8443 → none (at the next restart)", "listen.https.cert_file: " + filepath.Join(dir, "cert.pem") + " → none",
 			"listen.https.key_file: " + filepath.Join(dir, "key.pem") + " → none",
 		}, []string{"listen.https.address"}},
 		{"cert.pem", "-----BEGIN", "\n-----BEGIN", []string{filepath.Join(dir, "cert.pem") + " changed"}, nil},
-		{"routes.yaml", "client_headers: {ietf: draft-11, legacy: on}", "client_headers: {ietf: off, legacy: off}", []string{"client_headers.ietf: draft-11 → off", "client_headers.legacy: true → false"}, nil},
+		{"routes.yaml", "client_headers: {ietf: draft-11, legacy: on}", "client_headers: {ietf: off, legacy: off}", []string{"client_headers.ietf: draft-11 → off", "client_headers.legacy: on → off"}, nil},
 		{"keys.yaml", "id: ci", "id: cd", []string{"key ci removed", "key cd added"}, nil},
 		{"keys.yaml", "plan: free", "plan: pro", []string{"key k-7f3a plan: free → pro"}, nil},
-		{"admin-token", "horse", "donkey", []string{"admin token changed"}, nil},
-		{"redis-password", "rd", "rds", []string{"store.redis: password changed"}, nil},
-		{"secret", "0123456789", "9876543210", []string{"issuer https://partner.example.com/: keys changed"}, nil},
+		{"admin-token", "horse", "donkey", []string{"admin.token_file: the token changed"}, nil},
+		{"redis-password", "rd", "rds", []string{"store.redis: the password changed"}, nil},
+		{"secret", "0123456789", "9876543210", []string{"issuer https://partner.example.com/: the keys changed"}, nil},
 	} {
 		files := map[string]string{}
 		data, err := readFile(filepath.Join(dir, c.file))
