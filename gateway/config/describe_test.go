@@ -380,8 +380,7 @@ func TestEveryChangedFieldIsTold(t *testing.T) {
 			return
 		}
 		visited[typ] = true
-		for i := range typ.NumField() {
-			sf := typ.Field(i)
+		for sf := range typ.Fields() {
 			field := typ.Name() + "." + sf.Name
 			if sf.Type == reflect.TypeFor[Pos]() || told[field] == "-" {
 				continue

@@ -89,9 +89,10 @@ func TestHostileFiles(t *testing.T) {
 	}
 }
 
-// wide is text in UTF-16.
-func wide(text string, order binary.AppendByteOrder, mark bool) string {
+// wide is the small plans.yaml in UTF-16.
+func wide(order binary.AppendByteOrder, mark bool) string {
 	var b []byte
+	text := smallPlans
 	if mark {
 		text = byteOrderMark + text
 	}
@@ -104,13 +105,13 @@ func wide(text string, order binary.AppendByteOrder, mark bool) string {
 // foreignFiles are what stands in place of YAML when an editor, a download or a
 // merge went wrong, and what is said of it.
 var foreignFiles = map[string]string{
-	wide(smallPlans, binary.LittleEndian, true):  "1:1: this file is UTF-16; save it as UTF-8",
-	wide(smallPlans, binary.BigEndian, true):     "1:1: this file is UTF-16; save it as UTF-8",
-	wide(smallPlans, binary.LittleEndian, false): "1:1: this file is UTF-16; save it as UTF-8",
-	wide(smallPlans, binary.BigEndian, false):    "1:1: this file is UTF-16; save it as UTF-8",
-	"\xff\xfe\x00\x00p\x00\x00\x00":              "1:1: this file is UTF-32; save it as UTF-8",
-	"p\x00\x00\x00l\x00\x00\x00":                 "1:1: this file is UTF-32; save it as UTF-8",
-	"\x1f\x8b\x08\x00\x00\x00":                   "1:1: this file is compressed with gzip; unpack it",
+	wide(binary.LittleEndian, true):  "1:1: this file is UTF-16; save it as UTF-8",
+	wide(binary.BigEndian, true):     "1:1: this file is UTF-16; save it as UTF-8",
+	wide(binary.LittleEndian, false): "1:1: this file is UTF-16; save it as UTF-8",
+	wide(binary.BigEndian, false):    "1:1: this file is UTF-16; save it as UTF-8",
+	"\xff\xfe\x00\x00p\x00\x00\x00":  "1:1: this file is UTF-32; save it as UTF-8",
+	"p\x00\x00\x00l\x00\x00\x00":     "1:1: this file is UTF-32; save it as UTF-8",
+	"\x1f\x8b\x08\x00\x00\x00":       "1:1: this file is compressed with gzip; unpack it",
 	"<!DOCTYPE html>\n<html><head><title>404: Not Found</title></head>\n<body>\n</body></html>\n": "1:1: this is an HTML page, not YAML; perhaps a download brought a login or error page instead of the file",
 	"\ufeff\r\n  <HTML lang=en><p>a: b</p>":                                                       "2:3: this is an HTML page, not YAML; perhaps a download brought a login or error page instead of the file",
 	"<?xml version=\"1.0\"?>\n<Error><Code>AccessDenied</Code></Error>":                           "1:1: this is XML or HTML, not YAML; is it the right file?",

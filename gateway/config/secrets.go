@@ -59,7 +59,7 @@ func confidentialBlock(name string) bool {
 
 // confidentialPath reports whether a field on the way of path is confidential.
 func confidentialPath(path string) bool {
-	for _, name := range strings.Split(path, ".") {
+	for name := range strings.SplitSeq(path, ".") {
 		name, _, _ = strings.Cut(name, "[")
 		if confidential(name) {
 			return true
