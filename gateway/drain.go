@@ -10,7 +10,7 @@ import (
 // reports itself not ready and asks clients to go elsewhere, for drain_delay;
 // then the listeners close and what is in flight has shutdown_timeout, which
 // ends as soon as nothing is left; what that does not suffice for is cut.
-func (g *Gateway) drain(ctx context.Context, public []*door, cut context.CancelFunc) {
+func (g *Gateway) drain(ctx context.Context, public []*front, cut context.CancelFunc) {
 	cfg := g.current.Load().cfg
 	g.draining.Store(true)
 	g.log.Info("shutting down", "drain_delay", cfg.DrainDelay.String(), "shutdown_timeout", cfg.ShutdownTimeout.String())

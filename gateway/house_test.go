@@ -19,6 +19,7 @@ var mayImport = map[string][]string{
 	"gateway/auth":                 {},
 	"gateway/clientip":             {},
 	"gateway/config":               {},
+	"gateway/door":                 {"gateway/httperr"},
 	"gateway/explain":              {"gateway", "gateway/config", "gateway/ratelimit", "gateway/scope"},
 	"gateway/fallback":             {"gateway/ratelimit"},
 	"gateway/httperr":              {},

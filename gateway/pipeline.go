@@ -9,6 +9,7 @@ import (
 
 	"bouncer/gateway/auth"
 	"bouncer/gateway/config"
+	"bouncer/gateway/door"
 	"bouncer/gateway/httperr"
 	"bouncer/gateway/proxy"
 	"bouncer/gateway/ratelimit"
@@ -123,9 +124,13 @@ func (s *snapshot) findClient(x *exchange, r *http.Request) {
 // or that no upstream can be sent: it must not cost its caller anything.
 func (s *snapshot) findRoute(x *exchange, r *http.Request) *httperr.Error {
 	x.Request.Route, x.Cost = telemetry.Unmatched, 1
-	rt, refused := s.routes.match(r)
-	if rt != nil {
-		x.route = rt
+	refused := door.Refused(r)
+	if refused != nil {
+		r.URL.Path = "" // it is not the client's, and the log has none
+	} else {
+		x.route, refused = s.routes.match(r)
+	}
+	if rt := x.route; rt != nil {
 		x.Request.Route, x.Cost = rt.name, rt.cost
 		x.Upstream = rt.upstreamName
 		refused = proxy.Refuse(r)

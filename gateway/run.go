@@ -15,17 +15,19 @@ import (
 	"time"
 
 	"bouncer/gateway/config"
+	"bouncer/gateway/door"
 )
 
 // Bounds on what a connection may cost before there is a request.
 const (
-	readHeaderTimeout = 10 * time.Second
-	idleTimeout       = 2 * time.Minute
-	maxHeaderBytes    = 64 << 10
+	headTimeout    = 10 * time.Second // from its first byte on; a TLS handshake as well
+	idleTimeout    = 2 * time.Minute  // between requests, and within a body
+	maxHeaderBytes = 64 << 10
+	maxFields      = 200
 )
 
-// A door is one listener and the server behind it.
-type door struct {
+// A front is one listener and the server behind it.
+type front struct {
 	name     string
 	listener net.Listener
 	server   *http.Server
@@ -103,8 +105,8 @@ func (g *Gateway) Run(ctx context.Context, hup <-chan os.Signal) error {
 }
 
 // listen opens every listener, or none. Requests end with inFlight at the latest.
-func (g *Gateway) listen(inFlight context.Context, cfg *config.Config) (public, private []*door, err error) {
-	var open []*door
+func (g *Gateway) listen(inFlight context.Context, cfg *config.Config) (public, private []*front, err error) {
+	var open []*front
 	defer func() {
 		if err != nil {
 			for _, d := range open {
@@ -112,12 +114,12 @@ func (g *Gateway) listen(inFlight context.Context, cfg *config.Config) (public, 
 			}
 		}
 	}()
-	add := func(name, setting, address string, h http.Handler) (*door, error) {
+	add := func(name, setting, address string, h http.Handler) (*front, error) {
 		l, err := listenOn(address)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", setting, err)
 		}
-		d := &door{name: name, listener: l, server: g.server(inFlight, h)}
+		d := &front{name: name, listener: l, server: g.server(inFlight, h)}
 		open = append(open, d)
 		return d, nil
 	}
@@ -127,6 +129,7 @@ func (g *Gateway) listen(inFlight context.Context, cfg *config.Config) (public, 
 			return nil, nil, err
 		}
 		d.server.Protocols.SetUnencryptedHTTP2(true) // by prior knowledge only
+		g.guard(d, door.Options{HTTP2: true})
 		public = append(public, d)
 	}
 	if h := cfg.Listen.HTTPS; h != nil {
@@ -135,13 +138,13 @@ func (g *Gateway) listen(inFlight context.Context, cfg *config.Config) (public, 
 			return nil, nil, err
 		}
 		d.server.Protocols.SetHTTP2(true)
-		d.listener = tls.NewListener(d.listener, &tls.Config{
+		g.guard(d, door.Options{TLS: &tls.Config{
 			MinVersion: tls.VersionTLS12,
 			NextProtos: []string{"h2", "http/1.1"},
 			GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 				return g.certificate.Load(), nil
 			},
-		})
+		}})
 		public = append(public, d)
 	}
 	d, err := add("admin", "listen.admin", cfg.Listen.Admin, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -150,7 +153,18 @@ func (g *Gateway) listen(inFlight context.Context, cfg *config.Config) (public, 
 	if err != nil {
 		return nil, nil, err
 	}
-	return public, []*door{d}, nil
+	return public, []*front{d}, nil
+}
+
+// guard lets in only requests that are well formed.
+func (g *Gateway) guard(f *front, o door.Options) {
+	o.HeaderTimeout, o.BodyTimeout = headTimeout, idleTimeout
+	o.MaxHeader, o.MaxFields = maxHeaderBytes, maxFields
+	o.HandshakeFailed = func(client net.Addr, err error) {
+		g.log.Debug("a TLS handshake failed", "client", client.String(), "error", err)
+	}
+	f.listener = door.Over(f.listener, o)
+	door.Attach(f.server)
 }
 
 func (g *Gateway) server(inFlight context.Context, h http.Handler) *http.Server {
@@ -158,8 +172,9 @@ func (g *Gateway) server(inFlight context.Context, h http.Handler) *http.Server 
 	p.SetHTTP1(true)
 	return &http.Server{
 		Handler: h, Protocols: p,
-		BaseContext:       func(net.Listener) context.Context { return inFlight },
-		ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
+		BaseContext: func(net.Listener) context.Context { return inFlight },
+		// Twice, so that a head that has begun is the door's to answer.
+		ReadHeaderTimeout: 2 * headTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
 		// OPTIONS * is about the server as a whole; ours has nothing to say.
 		DisableGeneralOptionsHandler: true,
 		ErrorLog:                     slog.NewLogLogger(g.log.Handler(), slog.LevelDebug),
@@ -203,7 +218,7 @@ func removeStaleSocket(path string) {
 }
 
 // announce says what was started, in the log.
-func (g *Gateway) announce(cfg *config.Config, public, private []*door) {
+func (g *Gateway) announce(cfg *config.Config, public, private []*front) {
 	for _, d := range append(public, private...) {
 		g.log.Info("listening", "for", d.name, "address", d.listener.Addr().String())
 	}

@@ -1,0 +1,214 @@
+package door
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"errors"
+	"net"
+	"net/http"
+	"time"
+
+	"bouncer/gateway/httperr"
+)
+
+// Options are the settings of a listener. All durations and sizes are to be
+// above 0.
+type Options struct {
+	// TLS, if not nil, is what connections begin with. HTTP/2 is spoken where it
+	// was agreed on.
+	TLS *tls.Config
+	// HTTP2 admits HTTP/2 with prior knowledge (RFC 9113 section 3.3). It is for
+	// connections without TLS.
+	HTTP2 bool
+	// HeaderTimeout bounds a TLS handshake, and a head from its first byte on.
+	HeaderTimeout time.Duration
+	// BodyTimeout bounds the wait for more of a body.
+	BodyTimeout time.Duration
+	// MaxHeader is how long a head may be, in bytes.
+	MaxHeader int
+	// MaxFields is how many field lines it may have.
+	MaxFields int
+	// HandshakeFailed, if not nil, is told of TLS handshakes that came to nothing.
+	// It must be safe for concurrent use.
+	HandshakeFailed func(client net.Addr, err error)
+}
+
+// Over returns a listener whose connections let in only what is well formed.
+func Over(l net.Listener, o Options) net.Listener {
+	if o.TLS == nil {
+		return &plainListener{Listener: l, o: &o}
+	}
+	s := &tlsListener{Listener: l, o: &o, ready: make(chan accepted)}
+	s.open, s.close = context.WithCancel(context.Background())
+	go s.run()
+	return s
+}
+
+// Attach makes server tell its connections what they have to know, and its
+// requests which connection they came by.
+func Attach(server *http.Server) {
+	server.ConnContext = func(ctx context.Context, nc net.Conn) context.Context {
+		if c := connOf(nc); c != nil {
+			return context.WithValue(ctx, connKey{}, c)
+		}
+		return ctx
+	}
+	server.ConnState = func(nc net.Conn, state http.ConnState) {
+		// No read is under way: net/http ends its own before it says so.
+		switch c := connOf(nc); {
+		case c == nil:
+		case state == http.StateIdle:
+			c.answered()
+		case state == http.StateHijacked:
+			c.upgraded()
+		}
+	}
+}
+
+type connKey struct{}
+
+// secret names the requests that stand for refused ones. Nobody can guess it.
+var secret = rand.Text()
+
+// stands is the field that has it.
+const stands = "Bouncer-Refused"
+
+// Refused returns the answer to a request that was not let in, of which r has
+// only the method, and that only if it could be read. It is nil for any other.
+func Refused(r *http.Request) *httperr.Error {
+	if v := r.Header[stands]; len(v) != 1 || v[0] != secret {
+		return nil
+	}
+	c, _ := r.Context().Value(connKey{}).(*conn)
+	if c == nil {
+		return nil
+	}
+	return c.refusal.Load()
+}
+
+func connOf(nc net.Conn) *conn {
+	switch c := nc.(type) {
+	case *conn:
+		return c
+	case *secureConn:
+		return c.conn
+	}
+	return nil
+}
+
+// plainListener is one without TLS.
+type plainListener struct {
+	net.Listener
+	o *Options
+}
+
+func (l *plainListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return newConn(c, l.o), nil
+}
+
+// tlsListener does the handshakes, each in its own goroutine, since what a
+// connection is good for is known only then: net/http itself speaks HTTP/2 on a
+// *tls.Conn and on nothing else.
+type tlsListener struct {
+	net.Listener
+	o     *Options
+	ready chan accepted
+	open  context.Context // ends with Close
+	close context.CancelFunc
+}
+
+type accepted struct {
+	conn net.Conn
+	err  error
+}
+
+func (l *tlsListener) Accept() (net.Conn, error) {
+	select {
+	case a := <-l.ready:
+		return a.conn, a.err
+	case <-l.open.Done():
+		return nil, net.ErrClosed
+	}
+}
+
+// Close closes the listener, and the connections whose handshake is under way.
+func (l *tlsListener) Close() error {
+	l.close()
+	return l.Listener.Close()
+}
+
+func (l *tlsListener) run() {
+	for {
+		c, err := l.Listener.Accept()
+		if err != nil {
+			l.pass(accepted{err: err})
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			continue // net/http waits before it asks again
+		}
+		go func() {
+			if nc := l.handshake(c); nc != nil {
+				l.pass(accepted{conn: nc})
+			}
+		}()
+	}
+}
+
+// pass hands a to Accept, unless nobody will ask any more.
+func (l *tlsListener) pass(a accepted) {
+	select {
+	case l.ready <- a:
+	case <-l.open.Done():
+		if a.conn != nil {
+			_ = a.conn.Close()
+		}
+	}
+}
+
+// handshake returns the connection that is to be served, or nil if there is none.
+func (l *tlsListener) handshake(c net.Conn) net.Conn {
+	ctx, cancel := context.WithTimeout(l.open, l.o.HeaderTimeout)
+	defer cancel()
+	secure := tls.Server(c, l.o.TLS)
+	err := secure.HandshakeContext(ctx)
+	if err != nil {
+		var plain tls.RecordHeaderError
+		if errors.As(err, &plain) && plain.Conn != nil && letters(plain.RecordHeader[:]) {
+			_ = plain.Conn.SetWriteDeadline(time.Now().Add(l.o.HeaderTimeout))
+			_, _ = plain.Conn.Write([]byte("HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\nThis port speaks HTTPS. Use https:// in the address.\n"))
+		}
+		_ = c.Close()
+		if l.o.HandshakeFailed != nil {
+			l.o.HandshakeFailed(c.RemoteAddr(), err)
+		}
+		return nil
+	}
+	if secure.ConnectionState().NegotiatedProtocol == "h2" {
+		return secure
+	}
+	return &secureConn{conn: newConn(secure, l.o), state: secure.ConnectionState()}
+}
+
+// letters reports whether b is how a request in the clear begins.
+func letters(b []byte) bool {
+	for _, c := range b {
+		if c != ' ' && c != '/' && (c < 'A' || c > 'Z') {
+			return false
+		}
+	}
+	return true
+}
+
+// A secureConn tells net/http what was agreed on, for http.Request.TLS.
+type secureConn struct {
+	*conn
+	state tls.ConnectionState
+}
+
+func (c *secureConn) ConnectionState() tls.ConnectionState { return c.state }
