@@ -125,10 +125,10 @@ func (s *snapshot) findClient(x *exchange, r *http.Request) {
 func (s *snapshot) findRoute(x *exchange, r *http.Request) *httperr.Error {
 	x.Request.Route, x.Cost = telemetry.Unmatched, 1
 	refused := door.Refused(r)
-	if refused != nil {
-		r.URL.Path = "" // it is not the client's, and the log has none
-	} else {
+	if refused == nil {
 		x.route, refused = s.routes.match(r)
+	} else if r.ProtoMajor == 1 {
+		r.Host, r.URL.Path = "", "" // they are not the client's, so the log has none
 	}
 	if rt := x.route; rt != nil {
 		x.Request.Route, x.Cost = rt.name, rt.cost

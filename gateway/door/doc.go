@@ -8,8 +8,9 @@
 // It is not a parser for anybody else: it keeps nothing of what it reads, and
 // hands the very bytes on. It knows no routes, and it does not judge paths or
 // what fields mean, only where messages begin and end and whether a head is well
-// formed. HTTP/2 frames its messages by itself and passes untouched, as does
-// what comes after an upgrade.
+// formed. HTTP/2 frames its messages by itself: its connections pass untouched, as
+// does what comes after an upgrade, and [Refused] looks at its requests when they
+// are whole.
 //
 // # What it does
 //

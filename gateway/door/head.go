@@ -69,10 +69,7 @@ func readHead(b []byte) (h head, e *httperr.Error) {
 			h.upgrade = true
 		case is(name, "expect"):
 			if !is(value, "100-continue") {
-				return h, &httperr.Error{
-					Status: http.StatusExpectationFailed, Reason: "expectation_failed", Close: true,
-					Detail: "The Expect field asks for something other than 100-continue. Send the request without it.",
-				}
+				return h, expectationFailed()
 			}
 		case is(name, "trailer"):
 			for _, announced := range bytes.Split(value, []byte{','}) {
@@ -126,7 +123,7 @@ func readRequestLine(line []byte) (target []byte, minor byte, e *httperr.Error) 
 		}
 	}
 	for _, c := range target {
-		if c <= ' ' || c == 0x7f || c == '#' {
+		if c <= ' ' || c == 0x7f {
 			return nil, 0, badTarget()
 		}
 	}
@@ -154,8 +151,11 @@ func methodOf(line []byte) string {
 // checkTarget refuses a target that is neither a path nor a URL of HTTP, and one
 // that is for another host than the Host field says (RFC 9112 section 3.2).
 func checkTarget(target, host []byte, hasHost bool) *httperr.Error {
+	path, _, _ := bytes.Cut(target, []byte{'?'})
+	if bytes.IndexByte(path, '#') >= 0 { // in a query it means nothing to a route
+		return badTarget()
+	}
 	if target[0] == '/' {
-		path, _, _ := bytes.Cut(target, []byte{'?'})
 		for i := 0; i < len(path); i++ {
 			if path[i] == '%' && (i+2 >= len(path) || hexDigit(path[i+1]) < 0 || hexDigit(path[i+2]) < 0) {
 				return badRequest("The path has a percent sign that is not followed by two hexadecimal digits.")
@@ -254,6 +254,13 @@ func validHost(b []byte) bool {
 
 func badRequest(detail string) *httperr.Error {
 	return &httperr.Error{Status: http.StatusBadRequest, Reason: "malformed_request", Detail: detail, Close: true}
+}
+
+func expectationFailed() *httperr.Error {
+	return &httperr.Error{
+		Status: http.StatusExpectationFailed, Reason: "expectation_failed", Close: true,
+		Detail: "The Expect field asks for something other than 100-continue. Send the request without it.",
+	}
 }
 
 func badTarget() *httperr.Error {

@@ -8,8 +8,6 @@ import (
 	"net"
 	"net/http"
 	"time"
-
-	"bouncer/gateway/httperr"
 )
 
 // Options are the settings of a listener. All durations and sizes are to be
@@ -73,19 +71,6 @@ var secret = rand.Text()
 
 // stands is the field that has it.
 const stands = "Bouncer-Refused"
-
-// Refused returns the answer to a request that was not let in, of which r has
-// only the method, and that only if it could be read. It is nil for any other.
-func Refused(r *http.Request) *httperr.Error {
-	if v := r.Header[stands]; len(v) != 1 || v[0] != secret {
-		return nil
-	}
-	c, _ := r.Context().Value(connKey{}).(*conn)
-	if c == nil {
-		return nil
-	}
-	return c.refusal.Load()
-}
 
 func connOf(nc net.Conn) *conn {
 	switch c := nc.(type) {

@@ -46,7 +46,8 @@ type Error struct {
 	Errors []string
 	// Header is added to the answer; it may be nil.
 	Header http.Header
-	// Close ends the connection after the answer.
+	// Close ends the connection after the answer, unless others share it, as in
+	// HTTP/2.
 	Close bool
 	// Reason is a short word for logs and metrics: what refused.
 	Reason string
@@ -111,7 +112,7 @@ func Write(w http.ResponseWriter, r *http.Request, requestID string, e *Error) {
 	if e.RetryAfter > 0 {
 		h.Set("Retry-After", strconv.FormatInt(Seconds(e.RetryAfter), 10))
 	}
-	if e.Close {
+	if e.Close && r.ProtoMajor < 2 {
 		h.Set("Connection", "close")
 	}
 	w.WriteHeader(e.Status)
