@@ -197,7 +197,7 @@ func serverRows() []row {
 		},
 		{
 			name: "connection limit", what: "maxclients reached by somebody else, connections cut",
-			opens: must, kinds: []string{"maxclients", "lost"},
+			opens: must, kinds: []string{"maxclients"},
 			start: func(x *experiment) fault {
 				s := x.server()
 				var others *hoard

@@ -106,6 +106,7 @@ func NewClusterClient(addresses []string, o ClientOptions) (*redis.ClusterClient
 
 		ContextTimeoutEnabled:      opt.ContextTimeoutEnabled,
 		MaxRetries:                 opt.MaxRetries,
+		Dialer:                     opt.Dialer,
 		DialerRetries:              opt.DialerRetries,
 		DialTimeout:                opt.DialTimeout,
 		ReadTimeout:                opt.ReadTimeout,
@@ -172,6 +173,7 @@ func (o *ClientOptions) redis() *redis.Options {
 			opt.TLSConfig.ServerName, _, _ = net.SplitHostPort(o.Address)
 		}
 	}
+	opt.Dialer = dialer(opt)
 	switch {
 	case o.PasswordFile != "":
 		opt.CredentialsProviderContext = func(context.Context) (string, string, error) {

@@ -21,13 +21,13 @@ const (
 	KindTimeout     = "timeout"     // no answer in time; the charge may have happened
 	KindLost        = "lost"        // the connection broke off before the answer; the charge may have happened
 	KindPool        = "pool"        // all connections were busy for too long
-	KindMaxClients  = "maxclients"  // the server has as many clients as it takes; often seen as "lost"
+	KindMaxClients  = "maxclients"  // the server has as many clients as it takes; through TLS seen as "lost"
 	KindReadOnly    = "readonly"    // the server is a replica
 	KindOOM         = "oom"         // the server has reached maxmemory and evicts nothing
 	KindLoading     = "loading"     // the server is reading its data set
 	KindMoved       = "moved"       // another node of a cluster has the key
 	KindClusterDown = "clusterdown" // the cluster, or the primary of this replica, is down
-	KindAuth        = "auth"        // wrong or missing credentials, or the password file cannot be read
+	KindAuth        = "auth"        // wrong or missing credentials, protected mode, or the password file cannot be read
 	KindNoPerm      = "noperm"      // the user may not run the script or touch the keys
 	KindBusy        = "busy"        // another script has been running for too long
 	KindMisconf     = "misconf"     // the server cannot persist and so takes no writes
@@ -81,6 +81,9 @@ func Ambiguous(err error) bool {
 		errors.Is(err, redis.ErrPoolTimeout), errors.Is(err, redis.ErrPoolExhausted):
 		return false
 	}
+	if e, ok := errors.AsType[*turnedAway](err); ok {
+		return !refusals[replyKind(e.reply)]
+	}
 	if e, ok := errors.AsType[redis.Error](err); ok {
 		return !refusals[replyKind(e.Error())] // among them redis.Nil, which our scripts never answer
 	}
@@ -107,6 +110,7 @@ var replies = map[string]string{
 	"CLUSTERDOWN": KindClusterDown,
 	"MASTERDOWN":  KindClusterDown,
 	"NOAUTH":      KindAuth,
+	"DENIED":      KindAuth, // protected mode: no password is set, and this is another machine
 	"WRONGPASS":   KindAuth,
 	"NOPERM":      KindNoPerm,
 	"BUSY":        KindBusy,
@@ -135,6 +139,9 @@ func Kind(err error) string {
 		return KindPool
 	case errors.Is(err, redis.Nil):
 		return KindCorrupt // the script never answers nil
+	}
+	if e, ok := errors.AsType[*turnedAway](err); ok {
+		return replyKind(e.reply)
 	}
 	if e, ok := errors.AsType[redis.Error](err); ok {
 		return replyKind(e.Error())

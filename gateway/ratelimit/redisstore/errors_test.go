@@ -80,9 +80,27 @@ func TestKinds(t *testing.T) {
 		srv.Freeze()
 		return take(t, open(t, redisstore.ClientOptions{Address: srv.Addr()}, redisstore.Options{Timeout: 20 * time.Millisecond}))
 	})
-	// A real server closes the connection right after it, and who writes too late
-	// learns only that.
 	story(redisstore.KindMaxClients, "full", answer("-ERR max number of clients reached\r\n"))
+	// A server that is full says so before it is asked, and hangs up.
+	full := func(t *testing.T) *redistest.Server {
+		srv := redistest.Start(t)
+		// Whoever says so is the one.
+		if err := srv.Client(t).ConfigSet(t.Context(), "maxclients", "1").Err(); err != nil {
+			t.Fatal(err)
+		}
+		return srv
+	}
+	story(redisstore.KindMaxClients, "really full", func(t *testing.T) error {
+		return take(t, at(t, full(t).Addr()))
+	})
+	story(redisstore.KindMaxClients, "really full, with a password", func(t *testing.T) error {
+		return take(t, open(t, redisstore.ClientOptions{Address: full(t).Addr(), Password: "secret"}, redisstore.Options{Timeout: generous}))
+	})
+	story(redisstore.KindAuth, "protected mode", func(t *testing.T) error {
+		return take(t, at(t, serve(t, func(c net.Conn) {
+			_, _ = c.Write([]byte("-DENIED Redis is running in protected mode because protected mode is enabled\r\n"))
+		})))
+	})
 	story(redisstore.KindLost, "hangs up", func(t *testing.T) error {
 		return take(t, at(t, serve(t, func(c net.Conn) {
 			r := redisCommands(c)
