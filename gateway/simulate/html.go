@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+	"strings"
 	"time"
 )
 
@@ -14,23 +15,35 @@ var pageText string
 var page = template.Must(template.New("page").Funcs(template.FuncMap{
 	"percent": percent, "span": span, "clock": clock, "dash": dash, "printable": printable,
 	"name": Limit.name, "wait": Limit.wait, "number": Limit.number, "before": (*Result).before,
-	"chart": func(columns int, bars []bar) chart { return chart{columns, bars} },
+	"count": count,
+	"rows":  func(r *Result, rows []Limit) limitRows { return limitRows{r, rows} },
+	"chart": func(t timeline, name string, bars []bar) chart {
+		return chart{Name: name, Label: strings.TrimSpace(name + " " + t.Name), Most: t.Most, Columns: t.Columns, Bars: bars}
+	},
 }).Parse(pageText))
+
+// maxQuiet is how many rows of limits that deny nobody are shown unfolded.
+const maxQuiet = 8
 
 // WriteHTML writes the result as one page that needs nothing else: no script, no
 // network. It shows so many callers at most.
 func (r *Result) WriteHTML(w io.Writer, top int) error {
 	v := struct {
 		*Result
-		Top       []Caller
-		Timelines []timeline
-		Summary   string
-		Before    string
-		Span      string
-		Patience  string
-	}{Result: r, Top: r.Callers[:min(top, len(r.Callers))], Timelines: r.timelines(), Summary: r.summary("would be"), Span: r.span(), Patience: r.Patient.words()}
-	if r.Against != nil {
-		v.Before = r.Against.summary("are")
+		Top                      []Caller
+		Denying, Quiet           []Limit // Quiet are folded away
+		Timelines                []timeline
+		Headline, Span, Patience string
+	}{Result: r, Top: r.Callers[:min(top, len(r.Callers))], Timelines: r.timelines(), Headline: r.headline(), Span: r.span(), Patience: r.Patient.words()}
+	for _, l := range r.Limits {
+		if l.Denied > 0 || r.Against != nil && r.Against.denied(l) > 0 {
+			v.Denying = append(v.Denying, l)
+		} else {
+			v.Quiet = append(v.Quiet, l)
+		}
+	}
+	if len(v.Quiet) <= maxQuiet {
+		v.Denying, v.Quiet = r.Limits, nil
 	}
 	return page.Execute(w, v)
 }
@@ -43,8 +56,9 @@ type timeline struct {
 	Slot          string
 	Now, Before   []bar
 	HasBefore     bool
-	From, To      string
 	Columns       int
+
+	From, Middle, To string
 }
 
 // A bar is one slot, in a picture of timelineHeight.
@@ -53,13 +67,50 @@ type bar struct {
 	Title                                   string
 }
 
-// A chart is the bars of one picture.
-type chart struct {
-	Columns int
-	Bars    []bar
+// limitRows are some rows of the table of limits.
+type limitRows struct {
+	Result *Result
+	Rows   []Limit
 }
 
-const timelineHeight = 80
+// A chart is the bars of one picture.
+type chart struct {
+	Name, Label string
+	Most        int64
+	Columns     int
+	Bars        []bar
+}
+
+const (
+	timelineHeight = 80
+	// leastHeight is that of a bar of denied requests however few they are: they
+	// are what the picture is looked at for.
+	leastHeight = 3
+)
+
+// headline says the most important thing.
+func (r *Result) headline() string {
+	switch {
+	case r.Requests == 0:
+		return "Nothing to replay"
+	case r.Against != nil && *r.NewlyDenied > 0:
+		return count(*r.NewlyDenied, "request") + " would be newly denied"
+	case r.Against != nil:
+		return "No request that is allowed today would be denied"
+	case r.Denied > 0:
+		return fmt.Sprintf("%s of %d would be denied", count(r.Denied, "request"), r.Requests)
+	default:
+		return "Nobody would be denied"
+	}
+}
+
+// moment is a time on the axis of the log, with the day where there are several.
+func (r *Result) moment(t time.Time) string {
+	if r.To.Sub(*r.From) >= 24*time.Hour || r.To.Day() != r.From.Day() {
+		return t.Format("Jan 2 15:04")
+	}
+	return t.Format("15:04:05")
+}
 
 // timelines draws a limit once, however many routes ask it.
 func (r *Result) timelines() []timeline {
@@ -99,7 +150,8 @@ func (r *Result) timelines() []timeline {
 		t.Columns = r.columns
 		t.Now, t.Before = r.bars(l.slots, t.Most), r.bars(before, t.Most)
 		if r.From != nil {
-			t.From, t.To = r.From.Format("15:04:05"), r.To.Format("15:04:05")
+			t.From, t.To = r.moment(*r.From), r.moment(*r.To)
+			t.Middle = r.moment(r.From.Add(r.To.Sub(*r.From) / 2))
 		}
 		at[k] = len(all)
 		all = append(all, t)
@@ -122,9 +174,13 @@ func (r *Result) bars(s []slot, most int64) []bar {
 		}
 		a := timelineHeight * float64(x.allowed) / float64(most)
 		d := timelineHeight * float64(x.denied) / float64(most)
+		if x.denied > 0 && d < leastHeight {
+			d = leastHeight
+			a = min(a, timelineHeight-d)
+		}
 		bars = append(bars, bar{
 			X: float64(i), AllowedY: timelineHeight - a, AllowedH: a, DeniedY: timelineHeight - a - d, DeniedH: d,
-			Title: fmt.Sprintf("%s: %d allowed, %d denied", r.From.Truncate(time.Second).Add(time.Duration(i)*r.slotWidth).Format("15:04:05"), x.allowed, x.denied),
+			Title: fmt.Sprintf("%s: %d allowed, %d denied", r.moment(r.From.Truncate(time.Second).Add(time.Duration(i)*r.slotWidth)), x.allowed, x.denied),
 		})
 	}
 	return bars

@@ -246,6 +246,53 @@ func TestHostileNamesAreEscaped(t *testing.T) {
 	}
 }
 
+func TestThePageBeginsWithTheAnswer(t *testing.T) {
+	t.Parallel()
+	var j journal
+	for range 10 {
+		j.add(noon, "/api/x", `,"user":"a"`)
+	}
+	limit := func(n int) *config.Config {
+		return load(t, routes, plans(fmt.Sprintf("{name: per-day, algorithm: fixed_window, limit: %d/day}", n)))
+	}
+	for _, c := range []struct {
+		now, against int
+		log, want    string
+	}{
+		{9, 0, j.String(), "1 request of 10 would be denied"},
+		{10, 0, j.String(), "Nobody would be denied"},
+		{8, 10, j.String(), "2 requests would be newly denied"},
+		{8, 8, j.String(), "No request that is allowed today would be denied"},
+		{8, 0, "", "Nothing to replay"},
+	} {
+		o := Options{Config: limit(c.now)}
+		if c.against > 0 {
+			o.Against = limit(c.against)
+		}
+		var page bytes.Buffer
+		if err := run(t, o, c.log).WriteHTML(&page, 5); err != nil {
+			t.Fatal(err)
+		}
+		_, head, _ := strings.Cut(page.String(), "<h1")
+		if _, text, _ := strings.Cut(head, ">"); !strings.HasPrefix(text, c.want+"</h1>") {
+			t.Errorf("%d a day, before %d: want %q, got %.80q", c.now, c.against, c.want, text)
+		}
+		if strings.Contains(page.String(), "http://") || strings.Contains(page.String(), "https://") || strings.Contains(page.String(), "<no value>") {
+			t.Error("the page wants something that is not in it")
+		}
+	}
+}
+
+// Of a million requests one is denied, and the picture shows it.
+func TestASingleDenialIsSeenInTheTimeline(t *testing.T) {
+	t.Parallel()
+	at := noon
+	bars := (&Result{From: &at, To: &at}).bars([]slot{{allowed: 1_000_000, denied: 1}}, 1_000_001)
+	if b := bars[0]; b.DeniedH < leastHeight || b.DeniedY < 0 || b.AllowedY+b.AllowedH > timelineHeight || b.DeniedY+b.DeniedH > b.AllowedY {
+		t.Errorf("%+v", b)
+	}
+}
+
 // The verdicts are those of the live gateway that wrote the log: here on a fake
 // clock, so that the time of a line is the time of its decision.
 func TestTheVerdictsAreThoseOfTheGatewayThatWroteTheLog(t *testing.T) {

@@ -6,16 +6,17 @@ import (
 	"strconv"
 	"text/tabwriter"
 	"time"
+	"unicode/utf8"
 )
 
 // WriteText prints the result for a person, with so many callers at most.
 func (r *Result) WriteText(w io.Writer, top int) error {
 	p := func(format string, a ...any) { fmt.Fprintf(w, format+"\n", a...) }
-	p("%d lines: %d requests, %d malformed%s", r.Lines, r.Requests, r.Malformed, r.span())
+	p("%s: %s, %d malformed%s", count(r.Lines, "line"), count(r.Requests, "request"), r.Malformed, r.span())
 	p("%s", r.summary("would be"))
 	if b := r.Against; b != nil {
 		p("before: %s", b.summary("are"))
-		p("%d requests newly denied, %d newly allowed", *r.NewlyDenied, *r.NewlyAllowed)
+		p("%s newly denied, %d newly allowed", count(*r.NewlyDenied, "request"), *r.NewlyAllowed)
 	}
 	if r.Patient.Delayed+r.Patient.Lost > 0 {
 		p("obeying Retry-After: %s", r.Patient.words())
@@ -49,7 +50,7 @@ func (r *Result) WriteText(w io.Writer, top int) error {
 		}
 		fmt.Fprintln(t, head)
 		for _, c := range r.Callers[:n] {
-			fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s", printable(c.Caller), dash(c.Plan), c.Requests, c.Denied,
+			fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s", short(printable(c.Caller)), dash(c.Plan), c.Requests, c.Denied,
 				percent(c.Denied, c.Requests), clock(c.FirstDenied), span(c.LongestDelayS), span(c.TotalDelayS))
 			if r.Against != nil {
 				fmt.Fprintf(t, "\t%d", c.NewlyDenied)
@@ -80,7 +81,7 @@ func (r *Result) span() string {
 }
 
 func (r *Result) summary(be string) string {
-	s := fmt.Sprintf("%d %s allowed, %d denied (%s) of %d callers among %d", r.Allowed, be, r.Denied, percent(r.Denied, r.Requests), r.DeniedCallers, r.CallerCount)
+	s := fmt.Sprintf("%d %s allowed, %d denied (%s); %d of %s denied", r.Allowed, be, r.Denied, percent(r.Denied, r.Requests), r.DeniedCallers, count(int64(r.CallerCount), "caller"))
 	if r.Refused > 0 {
 		s += fmt.Sprintf("; %d refused otherwise, %d of them without a route", r.Refused, r.Unmatched)
 	}
@@ -91,7 +92,7 @@ func (r *Result) summary(be string) string {
 }
 
 func (p Patient) words() string {
-	s := fmt.Sprintf("%d requests later by %s at most, %s in all", p.Delayed, span(p.LongestDelayS), span(p.TotalDelayS))
+	s := fmt.Sprintf("%s later, by %s at most, %s in all", count(p.Delayed, "request"), span(p.LongestDelayS), span(p.TotalDelayS))
 	if p.Lost == 0 && p.NotFollowed == 0 {
 		return s + "; none lost"
 	}
@@ -104,14 +105,30 @@ func (p Patient) words() string {
 	return s
 }
 
-// before is what the same limit denied in r.
+// before is what the same limit denied in r, in words.
 func (r *Result) before(l Limit) string {
-	for _, b := range r.Limits {
-		if b.Plan == l.Plan && b.Route == l.Route && b.Limit == l.Limit && b.Mode == l.Mode && b.From == l.From {
-			return strconv.FormatInt(b.Denied, 10)
-		}
+	if n := r.denied(l); n >= 0 {
+		return strconv.FormatInt(n, 10)
 	}
 	return "-"
+}
+
+// denied is what the same limit denied in r; -1 if there is none.
+func (r *Result) denied(l Limit) int64 {
+	for _, b := range r.Limits {
+		if b.Plan == l.Plan && b.Route == l.Route && b.Limit == l.Limit && b.Mode == l.Mode && b.From == l.From {
+			return b.Denied
+		}
+	}
+	return -1
+}
+
+// count says how many there are of something.
+func count(n int64, of string) string {
+	if n == 1 {
+		return "1 " + of
+	}
+	return strconv.FormatInt(n, 10) + " " + of + "s"
 }
 
 func (l Limit) name() string {
@@ -184,4 +201,13 @@ func printable(s string) string {
 		return q
 	}
 	return s
+}
+
+// short cuts what would push all other columns off the screen.
+func short(s string) string {
+	const most = 48
+	if utf8.RuneCountInString(s) <= most {
+		return s
+	}
+	return string([]rune(s)[:most-1]) + "…"
 }
