@@ -34,8 +34,8 @@ Examples:
     gateway simulate -log app.jsonl -fields time=at,ip=peer,user=account
 
 It exits 0 if nobody would be denied (with -against: no request that is allowed
-today), 1 if somebody would be or a log cannot be read, 2 if the command line is
-wrong.`
+today), 1 if somebody would be or no line of the logs can be read, 2 if the
+command line is wrong.`
 
 func (c *command) simulate(args []string) int {
 	fs := c.flags("simulate", aboutSimulate)
@@ -113,13 +113,13 @@ func (c *command) simulate(args []string) int {
 				result.Keep(*top)
 			}
 		})
-		return exitCode(!c.printJSON("gateway simulate: write the result", result) || result.Worse())
+		return exitCode(!c.printJSON("gateway simulate: write the result", result) || result.Worse() || result.Unread())
 	}
 	if err := result.WriteText(c.stdout, *top); err != nil {
 		fmt.Fprintln(c.stderr, "gateway simulate: write the result:", err)
 		return exitFindings
 	}
-	return exitCode(result.Worse())
+	return exitCode(result.Worse() || result.Unread())
 }
 
 // writeFile writes a file with f.

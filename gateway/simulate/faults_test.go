@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"bouncer/gateway"
 )
 
 // What goes wrong with plans and quotas for people who run gateways; each test
@@ -71,7 +73,7 @@ func TestDayBoundaryInTheWrongTimezone(t *testing.T) {
 		}
 		cfg := load(t, routes, plans("{name: per-day, algorithm: fixed_window, anchor: calendar, timezone: "+zone+", limit: 1/day}"))
 		var denied []bool
-		run(t, Options{Config: cfg, observe: func(_ *record, d bool) { denied = append(denied, d) }}, j.String())
+		run(t, Options{Config: cfg, observe: func(_ *record, v *gateway.Verdict) { denied = append(denied, v.Refused != nil) }}, j.String())
 		if !slices.Equal(denied, []bool{false, true, false, true}) {
 			t.Errorf("%s: %v", zone, denied)
 		}
@@ -92,7 +94,7 @@ func TestMonthEndSpillsIntoTheNextMonth(t *testing.T) {
 	}
 	cfg := load(t, routes, plans("{name: per-month, algorithm: fixed_window, anchor: calendar, limit: 1/month}"))
 	var denied []bool
-	run(t, Options{Config: cfg, observe: func(_ *record, d bool) { denied = append(denied, d) }}, j.String())
+	run(t, Options{Config: cfg, observe: func(_ *record, v *gateway.Verdict) { denied = append(denied, v.Refused != nil) }}, j.String())
 	if !slices.Equal(denied, want) {
 		t.Errorf("%v", denied)
 	}

@@ -26,6 +26,7 @@ type ledger struct {
 	routes         map[string]*asked
 	rows           []*row
 	axis           axis
+	observe        func(*record, *gateway.Verdict) // nil but in tests
 }
 
 // A caller is who asked, and what became of it.
@@ -94,6 +95,9 @@ func (l *ledger) one(r *record) (denied bool, who *caller) {
 	l.last = r.at
 	l.requests++
 	v := l.ask.do(r, r.at)
+	if l.observe != nil {
+		l.observe(r, &v)
+	}
 	who = l.caller(r, &v)
 	who.requests++
 	if v.Request.Plan != "" {

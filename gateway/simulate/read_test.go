@@ -207,6 +207,56 @@ func TestABrokenFileIsAnError(t *testing.T) {
 	}
 }
 
+func TestWhatIsNoLogIsSaidToBeNone(t *testing.T) {
+	t.Parallel()
+	cfg := load(t, routes, plans(""))
+	if _, err := Run(t.Context(), Options{Config: cfg, Logs: []string{t.TempDir()}}); err == nil || !strings.Contains(err.Error(), "is a directory; name the files in it") {
+		t.Errorf("a directory: %v", err)
+	}
+	if _, err := Run(t.Context(), Options{Config: cfg, Logs: []string{"-"}, Stdin: strings.NewReader("\x1f\x8bhello world")}); err == nil || !strings.Contains(err.Error(), "read standard input: gzip") {
+		t.Errorf("what begins as gzip and is none: %v", err)
+	}
+	for _, c := range []struct {
+		name, text, note string
+		unread           bool
+	}{
+		{"empty", "", "there is no line", false},
+		{"binary", "\x7fELF\x00\x01\n\x00\xff\xfe\n", "none of 2 lines could be read", true},
+		{"a line of a megabyte", strings.Repeat("x", 1<<20), "none of 1 line could be read", true},
+		{"nothing but NUL", strings.Repeat("\x00", 1<<17) + "\r\n", "none of 1 line could be read", true},
+		{"another format", "2026-11-02 host app: GET /\n", "none of 1 line could be read", true},
+	} {
+		r := run(t, Options{Config: cfg}, c.text)
+		if len(r.Notes) != 1 || !strings.HasPrefix(r.Notes[0], c.note) || r.Unread() != c.unread {
+			t.Errorf("%s: %v, %q", c.name, r.Unread(), r.Notes)
+		}
+	}
+}
+
+// A clock that is set back, and lines that stand far behind their time, lose
+// nothing and let nobody in twice: time stands still until it is reached again.
+func TestAClockThatIsSetBackFreesNothing(t *testing.T) {
+	t.Parallel()
+	var j journal
+	for range window + 2 { // more than is put in order
+		j.add(noon, "/healthz", "")
+	}
+	j.add(noon, "/api/x", `,"user":"a"`)
+	j.add(noon, "/api/x", `,"user":"a"`)
+	for range window + 2 {
+		j.add(noon.Add(time.Hour), "/healthz", "")
+	}
+	for i := range 4 {
+		j.add(noon.Add(time.Duration(i)*time.Minute), "/api/x", `,"user":"a"`)
+	}
+	cfg := load(t, routes, plans("{name: per-minute, algorithm: token_bucket, limit: 2/minute}"))
+	r := run(t, Options{Config: cfg}, j.String())
+	// An hour has passed for the last four, and no time between them.
+	if c := r.caller(t, "a"); c.Requests != 6 || c.Denied != 2 || r.Late != 4 || len(r.Notes) != 1 {
+		t.Errorf("%+v, %d late, %q", c, r.Late, r.Notes)
+	}
+}
+
 func FuzzLines(f *testing.F) {
 	for _, seed := range []string{
 		`203.0.113.7 - bob [02/Nov/2026:08:58:00 +0000] "GET /a?b HTTP/1.1" 200 2 "-" "x \x22" "10.0.0.1" 0.041`,

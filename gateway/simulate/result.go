@@ -198,9 +198,19 @@ func (w *world) result(o *Options) *Result {
 	return r
 }
 
+// Unread reports whether there were lines and none of them could be replayed: then
+// that nobody is denied means nothing.
+func (r *Result) Unread() bool { return r.Requests == 0 && r.Malformed > 0 }
+
 // note says what a reader of the numbers should know.
 func (r *Result) note(in *merged, worlds []*world) {
 	note := func(format string, a ...any) { r.Notes = append(r.Notes, fmt.Sprintf(format, a...)) }
+	switch {
+	case r.Unread():
+		note("none of %s could be read as a request, so nothing was replayed; -format says how lines are written, -fields what a line of JSON calls things", count(r.Malformed, "line"))
+	case r.Lines == 0:
+		note("there is no line in what was read, so nothing was replayed")
+	}
 	if in.counts.late > 0 {
 		note("%d lines stand more than %d lines behind their time; they were decided at the time of the line before", in.counts.late, window)
 	}

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"bouncer/gateway"
 	"bouncer/gateway/config"
 )
 
@@ -42,7 +43,7 @@ type Options struct {
 
 	fields          []field
 	forwardedMapped bool
-	observe         func(r *record, denied bool) // a test's
+	observe         func(*record, *gateway.Verdict) // a test's, of Config
 }
 
 // ErrOptions is wrapped by errors about the options themselves.
@@ -80,6 +81,9 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 		w, err := newWorld(cfg, &o)
 		if err != nil {
 			return nil, err
+		}
+		if len(worlds) == 0 {
+			w.ledger.observe = o.observe
 		}
 		worlds = append(worlds, w)
 	}
@@ -196,7 +200,7 @@ func replay(ctx context.Context, in *merged, worlds []*world, o *Options, read *
 		}
 		b.outcomes[0] = worlds[0].ledger.decide(b.records, b.outcomes[0][:0])
 		deciding.Wait()
-		compare(b, worlds, o)
+		compare(b, worlds)
 		b.open.Store(int32(len(worlds))) //nolint:gosec // one or two
 		for _, decided := range patients {
 			decided <- b
@@ -257,12 +261,7 @@ func gather(ctx context.Context, in *merged, idle <-chan *batch, full chan<- *ba
 }
 
 // compare counts what one configuration denies and the other does not.
-func compare(b *batch, worlds []*world, o *Options) {
-	if o.observe != nil {
-		for i, r := range b.records {
-			o.observe(r, b.outcomes[0][i].denied)
-		}
-	}
+func compare(b *batch, worlds []*world) {
 	if len(worlds) < 2 {
 		return
 	}

@@ -11,7 +11,9 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -293,67 +295,159 @@ func TestASingleDenialIsSeenInTheTimeline(t *testing.T) {
 	}
 }
 
+// Everything that a verdict depends on: costs, several limits of one request,
+// trials, attempts that count though they are denied, a queue, and the edge.
+const everyRoute = `
+listen: {http: "127.0.0.1:0", admin: "127.0.0.1:0"}
+auth: {api_keys: {file: keys.yaml}}
+limits:
+  edge-ip: {per: ip, algorithm: token_bucket, limit: 900/minute, burst: 12}
+  login-try: {per: ip, algorithm: sliding_window_log, limit: 5/minute, count_rejected: true}
+  slow: {per: global, algorithm: leaky_bucket, limit: 8/second, queue: 9, max_delay: 900ms}
+edge: [edge-ip]
+upstreams: {api: {targets: [http://127.0.0.1:1]}}
+routes:
+  - {name: api, path: "/api/*", upstream: api}
+  - {name: export, path: /api/export, upstream: api, cost: 3, limits: [slow]}
+  - {name: open, path: "/open/*", upstream: api, auth: optional}
+  - {name: login, path: /login, methods: [POST], upstream: api, auth: none, limits: [login-try]}
+  - {name: health, path: /healthz, upstream: api, auth: none, cost: 0}
+`
+
+const everyPlan = `
+default_plan: free
+anonymous_plan: anonymous
+plans:
+  free:
+    limits:
+      - {name: per-second, algorithm: sliding_window_counter, limit: 12/second}
+      - {name: per-minute, algorithm: token_bucket, limit: 300/minute, burst: 15, candidate: {limit: 100/minute, burst: 5}}
+      - {name: strict, per: [user, route], algorithm: fixed_window, limit: 40/10s, count_rejected: true}
+      - {name: trial, algorithm: fixed_window, limit: 3/minute, mode: shadow}
+  pro: {limits: []}
+  anonymous:
+    limits:
+      - {name: per-ip, per: ip, algorithm: token_bucket, limit: 60/minute, burst: 3}
+overrides: [{key: partner-b, plan: free}]
+`
+
+// A verdict is what a client learns of one, and who denied.
+type verdict struct {
+	denied     bool
+	by         string
+	retryAfter string
+	waited     time.Duration // in a queue
+}
+
 // The verdicts are those of the live gateway that wrote the log: here on a fake
 // clock, so that the time of a line is the time of its decision.
 func TestTheVerdictsAreThoseOfTheGatewayThatWroteTheLog(t *testing.T) {
-	cfg := load(t, routes, plans("{name: per-second, algorithm: sliding_window_counter, limit: 5/second}, {name: per-minute, algorithm: token_bucket, limit: 300/minute, burst: 8}")+
-		"overrides: [{key: partner-b, plan: free}]\n")
+	cfg := load(t, everyRoute, everyPlan)
 	dir := filepath.Dir(cfg.Files[0].Path)
 	var log bytes.Buffer
-	var live []bool
+	var live []*verdict
 	synctest.Test(t, func(t *testing.T) {
 		g, err := gateway.New(gateway.Options{Routes: filepath.Join(dir, "routes.yaml"), Plans: filepath.Join(dir, "plans.yaml"), Log: &log})
 		if err != nil {
 			t.Fatal(err)
 		}
 		rng := rand.New(rand.NewPCG(5, 6))
-		for range 400 {
-			time.Sleep(time.Duration(rng.IntN(60_000)) * time.Microsecond)
-			method, path, key := "GET", "/api/x", ""
-			switch rng.IntN(5) {
+		var open sync.WaitGroup
+		for range 1500 {
+			time.Sleep(time.Duration(1+rng.IntN(60_000)) * time.Microsecond)
+			method, path, key := "GET", "/api/x", "test"
+			switch rng.IntN(8) {
 			case 0:
-				path = "/open/x"
+				path, key = "/open/x", ""
 			case 1:
-				method, path = "POST", "/login"
+				method, path, key = "POST", "/login", ""
 			case 2:
 				path = "/nowhere"
-				if rng.IntN(2) == 0 {
-					path = "/api/y" // without credentials: 401
-				}
-			default:
-				key = "test"
+			case 3:
+				key = "" // 401
+			case 4, 5:
+				path = "/api/export"
+			case 6:
+				path, key = "/healthz", ""
 			}
 			r := httptest.NewRequest(method, path, nil)
-			r.RemoteAddr = "203.0.113.7:4711"
+			r.RemoteAddr = fmt.Sprintf("203.0.113.%d:4711", 7+rng.IntN(2))
 			if key != "" {
 				r.Header.Set("X-API-Key", key)
 			}
-			w := httptest.NewRecorder()
-			g.ServeHTTP(w, r)
-			live = append(live, w.Code == http.StatusTooManyRequests)
+			v := &verdict{}
+			live = append(live, v)
+			open.Go(func() { // some wait in the queue
+				w, at := httptest.NewRecorder(), time.Now()
+				g.ServeHTTP(w, r)
+				if v.waited = time.Since(at); w.Code == http.StatusTooManyRequests {
+					v.denied, v.retryAfter = true, w.Header().Get("Retry-After")
+				}
+			})
+			synctest.Wait() // it is decided
 		}
+		open.Wait()
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
 		if err := g.Run(ended, nil); err != nil { // writes what is left of the log
 			t.Error(err)
 		}
 	})
-	var simulated []bool
-	r := run(t, Options{Config: cfg, observe: func(_ *record, denied bool) { simulated = append(simulated, denied) }}, log.String())
+	type line struct {
+		Msg      string
+		Time     time.Time
+		DeniedBy string `json:"denied_by"`
+	}
+	var lines []line
+	for text := range bytes.Lines(log.Bytes()) {
+		var l line
+		if err := json.Unmarshal(text, &l); err != nil {
+			t.Fatal(err)
+		}
+		if l.Msg == "request" {
+			lines = append(lines, l)
+		}
+	}
+	if len(lines) != len(live) {
+		t.Fatalf("%d lines of %d requests", len(lines), len(live))
+	}
+	slices.SortFunc(lines, func(a, b line) int { return a.Time.Compare(b.Time) })
+	var simulated []verdict
+	r := run(t, Options{Config: cfg, observe: func(_ *record, v *gateway.Verdict) {
+		s := verdict{waited: v.Delay}
+		if v.Refused != nil && v.Refused.Status == http.StatusTooManyRequests {
+			s.denied, s.by = true, v.Request.DeniedBy
+			if w := v.Refused.RetryAfter; w > 0 {
+				s.retryAfter = fmt.Sprint(int64((w + time.Second - 1) / time.Second))
+			}
+		}
+		simulated = append(simulated, s)
+	}}, log.String())
 	if int(r.Requests) != len(live) || r.Malformed != 0 {
 		t.Fatalf("%d requests of %d: %+v", r.Requests, len(live), r.MalformedLines)
 	}
-	denied, differ := 0, 0
-	for i := range live {
-		if live[i] {
-			denied++
+	denied, queued, differ := map[string]int{}, 0, 0
+	for i, v := range live {
+		if v.denied {
+			v.by = lines[i].DeniedBy
+			denied[v.by]++
 		}
-		if live[i] != simulated[i] {
-			differ++
-			t.Logf("request %d: live %v, simulated %v", i, live[i], simulated[i])
+		if v.waited > 0 {
+			queued++
+		}
+		if *v != simulated[i] {
+			if differ++; differ < 10 {
+				t.Errorf("request %d: live %+v, simulated %+v", i, *v, simulated[i])
+			}
 		}
 	}
-	if differ > 0 || denied < 50 || denied > 350 {
-		t.Errorf("%d of %d verdicts differ; %d denied", differ, len(live), denied)
+	// Each limit had its say.
+	for _, name := range []string{"edge-ip", "login-try", "slow", "per-second", "per-minute", "strict", "per-ip"} {
+		if denied[name] == 0 {
+			t.Errorf("limit %s denied nothing: %v", name, denied)
+		}
+	}
+	if trial := r.limit(t, "free", "api", "trial"); queued < 20 || trial.Denied == 0 || trial.Mode != "shadow" || differ > 0 {
+		t.Errorf("%d waited in the queue, %d verdicts differ, trial: %+v", queued, differ, trial)
 	}
 }

@@ -75,6 +75,9 @@ func open(path string, in io.Reader, o *Options, kept *kept, read *atomic.Int64)
 		if err != nil {
 			return nil, fmt.Errorf("open the log: %w", err)
 		}
+		if info, err := f.Stat(); err == nil && info.IsDir() {
+			return nil, errors.Join(fmt.Errorf("open the log: %s is a directory; name the files in it", path), f.Close())
+		}
 		in, s.close = f, f.Close
 	}
 	s.in = bufio.NewReaderSize(&counting{in, read}, maxLine)
