@@ -111,7 +111,10 @@ type Options struct {
 	// the same prefix on the same server share their counts. Default "rl".
 	KeyPrefix string
 	// Timeout bounds one decision as a whole: waiting for a connection, making
-	// one, asking and being answered. 1ms or more; default 50ms.
+	// one, asking and being answered. 1ms or more; default 50ms. A decision takes
+	// one round trip, and with a new connection three, or four with a database
+	// other than 0. Those that have no time for these are lost, but each has a
+	// connection made ready for later ones.
 	Timeout time.Duration
 	// OnRefundLost, if set, is told of each refund on a cluster that failed or
 	// was not tried: the callers of that request have so much less quota. It may
@@ -123,8 +126,9 @@ type Options struct {
 	OnFreed func(bucket uint64)
 }
 
-// A Store is a [ratelimit.Store] in Redis. It starts no goroutine and is safe
-// for concurrent use. Make it with [New].
+// A Store is a [ratelimit.Store] in Redis. It is safe for concurrent use. After a
+// call that was out of time it makes a connection ready in the background, four at
+// the same time at most; Close waits for them. Make it with [New].
 type Store struct {
 	client  Client
 	cluster *redis.ClusterClient // client, if it is one
@@ -134,8 +138,11 @@ type Store struct {
 	scripts *scripts
 	probes  *ratelimit.Policy // what a probe is charged by
 	// refunds holds a token for each request whose charges are being given back.
-	refunds      chan struct{}
+	refunds chan struct{}
+	// warming holds a token for each connection that is made ready.
+	warming      chan struct{}
 	closing      sync.Once
+	cooling      sync.Once
 	onRefundLost func(error)
 	onFreed      func(uint64)
 	// clock, if set, gives the µs that a test's prelude takes as now.
@@ -187,6 +194,7 @@ func newStore(client Client, o Options, prelude string, clock func() int64) (*St
 		scripts:      newScripts(prelude),
 		probes:       probe,
 		refunds:      make(chan struct{}, maxRefunds),
+		warming:      make(chan struct{}, maxWarming),
 		onRefundLost: o.OnRefundLost,
 		onFreed:      o.OnFreed,
 		clock:        clock,
@@ -339,7 +347,9 @@ func (s *Store) Close() error {
 			s.refunds <- struct{}{} // and let none begin
 		}
 	})
-	if err := s.client.Close(); err != nil && !errors.Is(err, redis.ErrClosed) {
+	err := s.client.Close()
+	s.cooling.Do(s.cool) // it ends with the client
+	if err != nil && !errors.Is(err, redis.ErrClosed) {
 		return fmt.Errorf("close the redis client: %w", err)
 	}
 	return nil

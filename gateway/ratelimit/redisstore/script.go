@@ -343,6 +343,9 @@ func (s *Store) process(ctx context.Context, c *call) ([]int64, error) {
 		if err == nil {
 			return cmd.Val(), nil
 		}
+		if key, ok := c.args[3].(string); ok && Kind(err) == KindTimeout {
+			s.warm(key, c.script)
+		}
 		if s.cluster == nil {
 			return nil, err
 		}
