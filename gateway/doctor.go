@@ -40,6 +40,8 @@ const (
 	// A store that needs a quarter of its timeout when nothing is going on will
 	// exceed it when something is.
 	slowStore = 4
+	// To dial, to say HELLO, and to ask.
+	newConnection = 3
 	// Calendar windows, tokens and logs are compared across machines.
 	clockApart = time.Second
 	// Most issuers of certificates renew within 30 days of the end; when half of
@@ -130,6 +132,9 @@ func (e *examination) server(f redisstore.Facts, c *config.Redis) {
 	}
 	trip := fmt.Sprintf("round trip %s", short(f.RoundTrip))
 	switch {
+	case f.RoundTrip*newConnection > c.Timeout:
+		e.add(LevelWarn, part, fmt.Sprintf("%s; a new connection takes %d of them, more than store.redis.timeout (%s)", trip, newConnection, c.Timeout),
+			fmt.Sprintf("run Redis near the gateway, or raise the timeout to %s or more: who finds no connection ready is decided without Redis", short(f.RoundTrip*slowStore)))
 	case f.RoundTrip*slowStore > c.Timeout:
 		e.add(LevelWarn, part, fmt.Sprintf("%s, over a quarter of store.redis.timeout (%s)", trip, c.Timeout),
 			"run Redis near the gateway, or raise the timeout: what exceeds it is decided without Redis")

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"bouncer/gateway/config"
+	"bouncer/gateway/ratelimit/redisstore"
 	"bouncer/internal/redistest"
 )
 
@@ -81,6 +82,18 @@ func TestTheDoctorFindsTheHealthyWell(t *testing.T) {
 	wantFinding(t, found, LevelOK, "store", "decides in")
 	wantFinding(t, found, LevelOK, "store", "round trip")
 	wantFinding(t, found, LevelOK, "upstream api", "takes a connection")
+}
+
+func TestTheDoctorComparesTheRoundTripWithTheTimeout(t *testing.T) {
+	t.Parallel()
+	for trip, want := range map[time.Duration][]string{
+		40 * time.Millisecond: {"round trip 40ms", "a new connection takes 3", "raise the timeout to 160ms"},
+		15 * time.Millisecond: {"round trip 15ms, over a quarter", "raise the timeout"},
+	} {
+		e := &examination{}
+		e.server(redisstore.Facts{RoundTrip: trip}, &config.Redis{Timeout: 50 * time.Millisecond})
+		wantFinding(t, e.found, LevelWarn, append([]string{"store"}, want...)...)
+	}
 }
 
 func TestTheDoctorSaysWhatIsWrongWithRedis(t *testing.T) {

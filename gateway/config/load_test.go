@@ -475,6 +475,27 @@ func TestRoutesOfOneShape(t *testing.T) {
 }
 
 // On a socket nothing is warned of where an address is told or none is counted.
+func TestAShortTimeoutForARedisElsewhereIsWarnedOf(t *testing.T) {
+	for store, want := range map[string]int{
+		`{redis: {url: "redis://10.0.0.3:6379", timeout: 4ms}}`:                                             1,
+		`{redis: {url: "redis://cache.example.com", timeout: 1ms}}`:                                         1,
+		`{redis: {urls: ["redis://127.0.0.1:6379", "redis://10.0.0.3:6379"], timeout: 2ms}}`:                1,
+		`{redis: {sentinel: {master: m, addresses: ["10.0.0.3:26379"]}, timeout: 2ms}}`:                     1,
+		`{redis: {url: "redis://10.0.0.3:6379", timeout: 5ms}}`:                                             0,
+		`{redis: {url: "redis://10.0.0.3:6379"}}`:                                                           0,
+		`{redis: {url: "redis://127.0.0.1:6379", timeout: 1ms}}`:                                            0,
+		`{redis: {url: "redis://localhost:6379", timeout: 1ms}}`:                                            0,
+		`{redis: {url: "redis://[::1]:6379", timeout: 1ms}}`:                                                0,
+		`{redis: {url: "unix:///run/redis.sock", timeout: 1ms}}`:                                            0,
+		`{redis: {sentinel: {master: m, addresses: ["localhost:26379", "127.0.0.1:26380"]}, timeout: 2ms}}`: 0,
+	} {
+		c, got := problems(t, map[string]string{"routes.yaml": smallRoutes + "store: " + store + "\n"})
+		if c == nil || strings.Count(got, "three round trips") != want || strings.Count(got, "warning") != want {
+			t.Errorf("%s: want %d warnings, got %q", store, want, got)
+		}
+	}
+}
+
 func TestSocketWithoutWarning(t *testing.T) {
 	socket := strings.Replace(smallRoutes, `":8080"`, `"unix:/run/gateway.sock"`, 1)
 	const edge = "limits: {e: {per: ip, algorithm: token_bucket, limit: 5/minute}}\nedge: [e]\n"

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -75,6 +76,10 @@ func readRedis(v value) *Redis {
 		}
 	}
 	r.Timeout = o.duration("timeout", r.Timeout, time.Millisecond, 10*time.Second)
+	if t, ok := o.get("timeout", "a duration such as 50ms"); ok && good && r.Timeout < shortTimeout && !r.here() {
+		t.warnf("%s is little for a Redis on another machine: a new connection takes three round trips, and whoever is out of time "+
+			"is decided without Redis; want %s or more (gateway doctor measures the round trip)", formatDuration(r.Timeout), formatDuration(shortTimeout))
+	}
 	if p, ok := o.get("key_prefix", "a prefix of keys"); ok {
 		if s, ok := p.word("a prefix of keys"); ok {
 			if isKeyPrefix(s) {
@@ -89,6 +94,27 @@ func readRedis(v value) *Redis {
 		return nil
 	}
 	return r
+}
+
+// shortTimeout is what a store on another machine should have at least: three round
+// trips of half a millisecond, as within one data centre, and time to decide and to
+// be scheduled.
+const shortTimeout = 5 * time.Millisecond
+
+// here reports whether Redis is on this machine, as far as its addresses tell.
+func (r *Redis) here() bool {
+	addresses := r.Addresses
+	if r.Sentinel != nil {
+		addresses = r.Sentinel.Addresses
+	}
+	if len(addresses) == 0 {
+		addresses = []string{r.Address}
+	}
+	return r.Network == "unix" || !slices.ContainsFunc(addresses, func(address string) bool {
+		host, _, err := net.SplitHostPort(address)
+		ip := net.ParseIP(host)
+		return err == nil && host != "localhost" && (ip == nil || !ip.IsLoopback())
+	})
 }
 
 // readURLs reads where a cluster is entered, and returns whether nothing was
