@@ -10,8 +10,8 @@ import (
 	"bouncer/gateway"
 )
 
-// What goes wrong with plans and quotas for people who run gateways; each test
-// is named after the fault.
+// What has gone wrong with plans and quotas for people who run gateways, and what
+// happens here instead.
 
 func perDay(n int) string {
 	return fmt.Sprintf("{name: per-day, algorithm: fixed_window, anchor: calendar, limit: %d/day}", n)
@@ -19,7 +19,7 @@ func perDay(n int) string {
 
 // A lowered quota counts what was spent: it denies from its own number on, and
 // says so beside what was allowed before.
-func TestQuotaLoweredRemainingLargerThanTheLimit(t *testing.T) {
+func TestALoweredQuotaCountsWhatWasSpent(t *testing.T) {
 	t.Parallel()
 	var j journal
 	for i := range 300 {
@@ -36,7 +36,7 @@ func TestQuotaLoweredRemainingLargerThanTheLimit(t *testing.T) {
 }
 
 // A caller whose lines name another plan now and then keeps what it spent.
-func TestUpgradeMidPeriodResetsTheQuota(t *testing.T) {
+func TestWhoMovesBetweenPlansKeepsWhatItSpent(t *testing.T) {
 	t.Parallel()
 	var j journal
 	for i := range 200 {
@@ -57,7 +57,7 @@ func TestUpgradeMidPeriodResetsTheQuota(t *testing.T) {
 }
 
 // The day begins where the plan says, to the second.
-func TestDayBoundaryInTheWrongTimezone(t *testing.T) {
+func TestADayBeginsWhereThePlanSays(t *testing.T) {
 	t.Parallel()
 	for zone, midnight := range map[string]string{
 		"UTC": "2026-11-02T00:00:00Z", "Asia/Shanghai": "2026-11-01T16:00:00Z",
@@ -82,7 +82,7 @@ func TestDayBoundaryInTheWrongTimezone(t *testing.T) {
 
 // A month of the calendar ends with it, whether it has 28 days or 31, and does
 // not drift.
-func TestMonthEndSpillsIntoTheNextMonth(t *testing.T) {
+func TestAMonthEndsWithTheCalendar(t *testing.T) {
 	t.Parallel()
 	var j journal
 	var want []bool
@@ -101,7 +101,7 @@ func TestMonthEndSpillsIntoTheNextMonth(t *testing.T) {
 }
 
 // A quota of a provider's day, given in the provider's zone, holds in it.
-func TestTwoCalendarsGrantTwice(t *testing.T) {
+func TestADayOfAnotherZoneIsGrantedOnce(t *testing.T) {
 	t.Parallel()
 	from := time.Date(2026, 11, 3, 8, 0, 0, 0, time.UTC) // midnight in Los Angeles
 	var j journal
@@ -115,7 +115,7 @@ func TestTwoCalendarsGrantTwice(t *testing.T) {
 }
 
 // One number for all instances is what is rehearsed, however many wrote the logs.
-func TestReplicasMultiplyTheLimit(t *testing.T) {
+func TestLogsOfSeveralInstancesShareOneLimit(t *testing.T) {
 	t.Parallel()
 	var j journal
 	for i := range 33 {
@@ -128,7 +128,7 @@ func TestReplicasMultiplyTheLimit(t *testing.T) {
 }
 
 // A plan that is not in the file, or none, is the default plan; case matters.
-func TestUnknownPlanHasNoLimit(t *testing.T) {
+func TestAnUnknownPlanIsTheDefaultPlan(t *testing.T) {
 	t.Parallel()
 	var j journal
 	for i, plan := range []string{`,"plan":"platinum"`, "", `,"plan":"PRO"`, `,"plan":""`, `,"plan":null`} {

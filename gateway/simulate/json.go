@@ -79,6 +79,14 @@ func (p *lineReader) jsonLine(line []byte, r *record) error {
 	if request == "" && method == "" && p.object["msg"] != nil {
 		return errOther
 	}
+	switch {
+	case at == "":
+		return errNoTime
+	case ip == "":
+		return errNoAddress
+	case request == "" && (method == "" || uri == ""):
+		return errNoRequest
+	}
 	var err error
 	if r.at, err = p.when([]byte(at)); err != nil {
 		return err

@@ -44,8 +44,13 @@ var (
 	errAddress = errors.New("the address of the peer is none")
 	errRequest = errors.New("the request is not METHOD TARGET HTTP/x")
 	errShape   = errors.New("not a line of this format")
-	errLong    = errors.New("the line is longer than 64 KiB")
-	errOther   = errors.New("a line of the log that is about no request")
+	// Of JSON, of which nobody can know what things are called.
+	errNoTime    = errors.New("no known field has the time; -fields time=NAME names it")
+	errNoAddress = errors.New("no known field has the address of the peer; -fields ip=NAME names it")
+	errNoRequest = errors.New("no known field has the request; -fields request=NAME, or method=NAME,uri=NAME, names it")
+
+	errLong  = errors.New("the line is longer than 64 KiB")
+	errOther = errors.New("a line of the log that is about no request")
 )
 
 // layouts are the forms of a time in words that logs use.

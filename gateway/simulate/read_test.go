@@ -91,6 +91,19 @@ func TestFieldsOfJSONMayBeNamed(t *testing.T) {
 	if len(all) != 1 || all[0].user != "u" || all[0].remote != "203.0.113.7:0" || all[0].at%1e6 != 111000 {
 		t.Errorf("%+v, %v", all, n.shown)
 	}
+	for line, want := range map[string]error{
+		`{"at":1793609880,"remote_addr":"203.0.113.7","method":"GET","uri":"/a"}`:   errNoTime,
+		`{"time":1793609880,"peer":"203.0.113.7","method":"GET","uri":"/a"}`:        errNoAddress,
+		`{"time":1793609880,"remote_addr":"203.0.113.7","verb":"GET","uri":"/a"}`:   errNoRequest,
+		`{"time":1793609880,"remote_addr":"203.0.113.7","method":"GET","to":"/a"}`:  errNoRequest,
+		`{"time":"noon","remote_addr":"203.0.113.7","method":"GET","uri":"/a"}`:     errTime,
+		`{"time":1793609880,"remote_addr":"somewhere","method":"GET","uri":"/a"}`:   errAddress,
+		`{"time":1793609880,"remote_addr":"203.0.113.7","request":"GET","uri":"/"}`: errRequest,
+	} {
+		if _, n := readAll(t, line, Options{}); n.malformed != 1 || n.shown[0].Why != want.Error() {
+			t.Errorf("%s: %+v", line, n.shown)
+		}
+	}
 	if _, err := parseFields("tim=at"); err == nil || !strings.Contains(err.Error(), "time, ip, forwarded") {
 		t.Errorf("an unknown name: %v", err)
 	}
