@@ -1,6 +1,8 @@
 package ratelimit
 
 import (
+	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/bits"
@@ -71,7 +73,8 @@ type Policy struct {
 	// bucket, with CountRejected and for a candidate.
 	Lease Lease
 
-	key string // see Key
+	key     string    // see Key
+	keyHash [2]uint64 // see KeyHash
 	// num/den is the refill of a bucket in units per microsecond, reduced; 0/1
 	// where nothing refills.
 	num, den int64
@@ -98,6 +101,10 @@ type share struct {
 // spent. A calendar is named in place of the window ("fc/day/Asia%2FKolkata",
 // "fc/week/UTC/monday"), and the key of a candidate ends in ":candidate".
 func (p *Policy) Key() string { return p.key }
+
+// KeyHash is 128 bits of the SHA-256 of Key, computed once: two policies have one
+// Key if and only if they have one KeyHash, as far as anybody can tell.
+func (p *Policy) KeyHash() [2]uint64 { return p.keyHash }
 
 // Num is the numerator of a bucket's refill, of a token bucket or a leaky one:
 // it gains Num/Den units per microsecond. It is 0 where nothing refills: a quota
@@ -162,6 +169,8 @@ func NewPolicy(spec Policy) (*Policy, error) {
 	if p.Role == Candidate {
 		p.key += ":candidate"
 	}
+	sum := sha256.Sum256([]byte(p.key))
+	p.keyHash = [2]uint64{binary.BigEndian.Uint64(sum[:]), binary.BigEndian.Uint64(sum[8:])}
 	// Names are [a-z0-9_-]+, so they need no escaping as an sf-string.
 	p.policyItem = `"` + p.Name + `";q=` + strconv.FormatInt(p.Quota, 10) + `;w=` + seconds
 	p.limitItem = `"` + p.Name + `";r=`

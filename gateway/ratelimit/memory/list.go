@@ -7,16 +7,18 @@ type list struct {
 	charges []ratelimit.Charge
 	items   []item           // one per charge
 	slots   []ratelimit.Slot // one per charge: which share a bucket, and its state
-	shards  uint64           // the set of shards to lock
+	shards  []uint32         // room for one per charge: the numbers of the shards to lock, ascending
+	locks   int              // how many of them there are
 	now     int64
 	newKeys int // buckets that need a place
 }
 
-// An item is what the store knows of one charge beside its slot. All but the
-// hash is of the first charge of a bucket only, as in a slot.
+// An item is what the store knows of one charge beside its slot. All but the id
+// is of the first charge of a bucket only, as in a slot.
 type item struct {
-	hash     uint64
-	entry    uint32 // in the hash's shard, or none
+	id       id
+	shard    *shard
+	entry    *entry // nil if there is none
 	charged  bool   // some charge of the bucket has a cost above 0
 	overflow bool   // it has no place: decided on the overflow bucket
 }
@@ -28,17 +30,30 @@ func (l *list) isFirst(i int) bool { return l.slots[i].First == i }
 // table. It needs one also if the list is denied: what counts rejected attempts
 // and what is a candidate may be charged all the same.
 func (l *list) isNew(i int) bool {
-	return l.isFirst(i) && l.items[i].charged && l.items[i].entry == none
+	return l.isFirst(i) && l.items[i].charged && l.items[i].entry == nil
 }
 
-// uses reports whether l is about to charge e.
-func (l *list) uses(e *entry) bool {
-	for i := range l.charges {
-		if c := &l.charges[i]; c.Cost > 0 && c.Partition == e.partition && sameKey(c.Policy, e.policy) {
+// uses reports whether l is about to charge the bucket with this id.
+func (l *list) uses(id id) bool {
+	for i := range l.items {
+		if l.items[i].id == id && l.charges[i].Cost > 0 {
 			return true
 		}
 	}
 	return false
+}
+
+// addShard adds a shard to those to lock, unless it is one of them.
+func (l *list) addShard(n uint32) {
+	i := l.locks
+	for ; i > 0 && l.shards[i-1] >= n; i-- {
+		if l.shards[i-1] == n {
+			return
+		}
+	}
+	copy(l.shards[i+1:], l.shards[i:l.locks])
+	l.shards[i] = n
+	l.locks++
 }
 
 // merge makes the bucket of charge i the one of charge j, an earlier one.

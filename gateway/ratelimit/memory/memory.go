@@ -47,27 +47,21 @@ const (
 	// DefaultMaxKeys is Options.MaxKeys when it is 0.
 	DefaultMaxKeys = 1_000_000
 
-	// maxKeys keeps the index of an entry, of which one value means none,
-	// within 32 bits.
+	// maxKeys keeps the number of an annex within 32 bits.
 	maxKeys = 1 << 31
 
-	// shardBits is the binary logarithm of the number of shards. A decision
-	// holds a lock for some 100 ns, so 64 shards serve any number of cores; and
-	// a set of shards is one 64-bit word.
-	shardBits = 6
+	// A decision holds a lock for some 100 ns, so the fewest shards serve any number
+	// of cores. Large tables have more, so that no directory gets long.
+	keysPerShard, minShards, maxShards = 1 << 14, 64, 4096
 
 	// inline is the length up to which a list of charges is decided without
 	// allocating. Most requests have few limits, for which it is worth it not to
 	// clear the memory of more.
 	few, inline = 3, 8
 
-	// An insertion looks at up to sweepLooks entries of its shard that may have
-	// run out and removes up to sweepWant of them: two out for one in, so that
-	// the table shrinks to what still counts without anyone walking it.
-	sweepLooks, sweepWant = 4, 2
-
-	// searchLooks bounds the work of one Take in a full table.
-	searchLooks = 1024
+	// searchMost bounds the segments that one Take looks through in a full table,
+	// at some microseconds each.
+	searchMost = 64
 )
 
 // Options are the settings of a [Store]. The zero value is usable.
@@ -110,7 +104,8 @@ type Store struct {
 	keys      atomic.Int64
 	overflows atomic.Uint64
 
-	shards   [1 << shardBits]shard
+	shards   []shard // a power of two of them
+	arena    arena
 	overflow overflow
 }
 
@@ -139,10 +134,16 @@ func New(o Options) (*Store, error) {
 		epoch := start.UnixMicro()
 		s.now = func() int64 { return epoch + time.Since(start).Microseconds() }
 	}
-	for i := range s.shards {
-		s.shards[i].init(s.hash)
-	}
+	s.makeShards(1 << bits.Len64(uint64(min(max(s.maxKeys/keysPerShard, minShards), maxShards))-1)) //nolint:gosec // above 0
 	return s, nil
+}
+
+// makeShards gives the store n empty shards, a power of two.
+func (s *Store) makeShards(n int) {
+	s.shards = make([]shard, n)
+	for i := range s.shards {
+		s.shards[i].init()
+	}
 }
 
 // Len returns how many buckets are kept, those included whose state has run
@@ -175,13 +176,15 @@ func (s *Store) Take(_ context.Context, charges []ratelimit.Charge, dst []rateli
 	case n <= few:
 		var items [few]item
 		var slots [few]ratelimit.Slot
-		dst, overflowed = s.take(&list{charges: charges, items: items[:n], slots: slots[:n]}, dst)
+		var shards [few]uint32
+		dst, overflowed = s.take(&list{charges: charges, items: items[:n], slots: slots[:n], shards: shards[:n]}, dst)
 	case n <= inline:
 		var items [inline]item
 		var slots [inline]ratelimit.Slot
-		dst, overflowed = s.take(&list{charges: charges, items: items[:n], slots: slots[:n]}, dst)
+		var shards [inline]uint32
+		dst, overflowed = s.take(&list{charges: charges, items: items[:n], slots: slots[:n], shards: shards[:n]}, dst)
 	default:
-		dst, overflowed = s.take(&list{charges: charges, items: make([]item, n), slots: make([]ratelimit.Slot, n)}, dst)
+		dst, overflowed = s.take(&list{charges: charges, items: make([]item, n), slots: make([]ratelimit.Slot, n), shards: make([]uint32, n)}, dst)
 	}
 
 	if overflowed > 0 {
@@ -216,7 +219,7 @@ func (s *Store) take(l *list, dst []ratelimit.Decision) (_ []ratelimit.Decision,
 	// verdict, because a key without one is decided on the overflow bucket.
 	places := 0
 	for found := true; ; {
-		s.lock(l.shards)
+		s.lock(l)
 		l.now = s.now() // under the locks: never before what they hold
 		if want := s.find(l) - places; want > 0 {
 			places += s.reserve(l, want)
@@ -227,7 +230,7 @@ func (s *Store) take(l *list, dst []ratelimit.Decision) (_ []ratelimit.Decision,
 		// The table is full. Somewhere an entry may have run out; looking for it
 		// takes other shards' locks, which must not be waited for with ours held.
 		// Meanwhile the table may change, so everything is looked up again.
-		s.unlock(l.shards)
+		s.unlock(l)
 		n := s.search(l, l.newKeys-places)
 		places += n
 		found = n > 0
@@ -243,7 +246,7 @@ func (s *Store) take(l *list, dst []ratelimit.Decision) (_ []ratelimit.Decision,
 	if overflowed > 0 {
 		s.overflow.mu.Unlock()
 	}
-	s.unlock(l.shards)
+	s.unlock(l)
 
 	if places > 0 {
 		s.keys.Add(int64(-places))
@@ -251,44 +254,44 @@ func (s *Store) take(l *list, dst []ratelimit.Decision) (_ []ratelimit.Decision,
 	return dst, overflowed
 }
 
-// identify fills in what depends on the charges alone: the hash of each key,
-// which charges share a bucket, and the shards to lock.
+// identify fills in what depends on the charges alone: the id of each key, which
+// charges share a bucket, and the shards to lock.
 func (s *Store) identify(l *list) {
+	var part id
 	for i := range l.charges {
 		c, it := &l.charges[i], &l.items[i]
-		it.hash = s.hash.sum(c.Partition, c.Policy)
+		if i == 0 || c.Partition != l.charges[i-1].Partition {
+			part = s.hash.partition(c.Partition)
+		}
+		it.id = part.with(c.Policy)
 		l.slots[i].First = i
 		for j := range i {
-			if l.items[j].hash == it.hash && sameBucket(&l.charges[j], c) {
+			if l.items[j].id == it.id {
 				l.slots[i].First = j
 				break
 			}
 		}
-		l.shards |= 1 << shardOf(it.hash)
+		n := it.id.place & uint64(len(s.shards)-1) // the directories take the other end
+		it.shard = &s.shards[n]
+		l.addShard(uint32(n)) //nolint:gosec // below maxShards
 	}
-}
-
-func sameBucket(a, b *ratelimit.Charge) bool {
-	return a.Partition == b.Partition && sameKey(a.Policy, b.Policy)
 }
 
 func sameKey(p, q *ratelimit.Policy) bool { return p == q || p.Key() == q.Key() }
 
 // lock takes the locks of a list in ascending order, so that no two lists wait
 // for each other.
-func (s *Store) lock(set uint64) {
-	for ; set != 0; set &= set - 1 {
-		s.shards[bits.TrailingZeros64(set)].mu.Lock()
+func (s *Store) lock(l *list) {
+	for _, n := range l.shards[:l.locks] {
+		s.shards[n].mu.Lock()
 	}
 }
 
-func (s *Store) unlock(set uint64) {
-	for ; set != 0; set &= set - 1 {
-		s.shards[bits.TrailingZeros64(set)].mu.Unlock()
+func (s *Store) unlock(l *list) {
+	for _, n := range l.shards[:l.locks] {
+		s.shards[n].mu.Unlock()
 	}
 }
-
-func (s *Store) shard(hash uint64) *shard { return &s.shards[shardOf(hash)] }
 
 // find looks up every bucket of l and returns how many of them are new and are
 // to be charged.
@@ -303,10 +306,8 @@ func (s *Store) find(l *list) (newKeys int) {
 		}
 		it.charged = c.Cost > 0
 		it.overflow = false
-		sh := s.shard(it.hash)
-		it.entry = sh.lookup(it.hash, c.Partition, c.Policy)
-		if it.entry != none {
-			l.slots[i].State = sh.state(sh.at(it.entry))
+		if it.entry = it.shard.find(it.id); it.entry != nil {
+			l.slots[i].State = it.shard.state(it.entry)
 		} else {
 			l.slots[i].State = ratelimit.State{}
 		}
@@ -325,9 +326,7 @@ func (s *Store) find(l *list) (newKeys int) {
 func (s *Store) reserve(l *list, want int) (got int) {
 	for i := range l.items {
 		if l.isNew(i) {
-			sh := s.shard(l.items[i].hash)
-			n, _ := sh.sweep(l, sweepLooks, sweepWant)
-			got += n
+			got += l.items[i].shard.tidy(l, l.items[i].id)
 		}
 	}
 	for got < want {
@@ -342,25 +341,25 @@ func (s *Store) reserve(l *list, want int) (got int) {
 	return got
 }
 
-// search gets up to want places from entries anywhere that have run out at
+// search gets want places, or more, from entries anywhere that have run out at
 // l.now, but none that l is about to charge. No lock may be held.
 //
-// It finds one if there is one, unless the more than searchLooks entries that it
-// has to look at first have all been charged since they were last looked at.
-// Even then the next search goes on where this one stopped.
+// It finds one if there is one, unless the more than searchMost segments that it
+// has to look through first hold only what was charged again. Even then the next
+// search goes on where this one stopped.
 func (s *Store) search(l *list, want int) (got int) {
-	looks := searchLooks
+	most := searchMost
 	for i := range s.shards {
 		sh := &s.shards[i]
 		if sh.earliest.Load() > l.now {
 			continue
 		}
 		sh.mu.Lock()
-		n, looked := sh.sweep(l, looks, want-got)
+		n, swept := sh.search(l, most, want-got)
 		sh.mu.Unlock()
 		got += n
-		looks -= looked
-		if got >= want || looks <= 0 {
+		most -= swept
+		if got >= want || most == 0 {
 			break
 		}
 	}
@@ -397,14 +396,16 @@ func (s *Store) commit(l *list) (used int) {
 		if slot.First != i || slot.Charged == nil {
 			continue
 		}
+		if l.newKeys > 0 && it.entry != nil {
+			it.entry = it.shard.find(it.id) // it may have moved to make room
+		}
 		switch {
 		case it.overflow:
 			s.overflow.set(slot.Charged, slot.After, l.now)
-		case it.entry != none:
-			sh := s.shard(it.hash)
-			sh.set(sh.at(it.entry), slot.Charged, slot.After)
+		case it.entry != nil:
+			it.shard.set(it.entry, slot.Charged, slot.After)
 		default:
-			s.shard(it.hash).insert(it.hash, l.charges[i].Partition, slot.Charged, slot.After)
+			it.shard.insert(&s.arena, it.id, slot.Charged, slot.After)
 			used++
 		}
 	}

@@ -182,10 +182,10 @@ func TestTheOneEntryThatHasRunOutMakesRoom(t *testing.T) {
 	}
 }
 
-// With more entries to look at than one Take may, it takes the next ones: none
-// of them begins anew.
+// With more to look through than one Take may, it takes the next segments: none of
+// them begins anew.
 func TestASearchThatWasCutShortGoesOn(t *testing.T) {
-	const maxKeys = 10 * searchLooks
+	const maxKeys = 5 * searchMost * segmentSlots
 	c := newClock()
 	s := mustStore(t, Options{MaxKeys: maxKeys, Now: c.Load})
 	p := bucketOf(t, 10, 10*time.Second, 10)
@@ -199,11 +199,15 @@ func TestASearchThatWasCutShortGoesOn(t *testing.T) {
 	// By their first charge all of them have run out by now, but only key 0 was
 	// not charged again.
 	c.pass(200 * time.Millisecond)
+	segments := 0
+	for i := range s.shards {
+		eachSegment(&s.shards[i], func(*segment) { segments++ })
+	}
 	tries := 0
 	for s.Overflows() == uint64(tries) {
 		takeOne(t, s, p, "{user:new}")
-		if tries++; tries > maxKeys/searchLooks+1 {
-			t.Fatalf("%d Takes have not looked at all %d entries", tries, maxKeys)
+		if tries++; tries > segments/searchMost+1 {
+			t.Fatalf("%d Takes have not looked through all %d segments", tries, segments)
 		}
 	}
 	for i := 1; i < maxKeys; i += 97 {
@@ -218,7 +222,7 @@ func TestASearchThatWasCutShortGoesOn(t *testing.T) {
 func TestAListDoesNotPushOutItsOwnEntry(t *testing.T) {
 	c := newClock()
 	s := mustStore(t, Options{MaxKeys: 1, Now: c.Load})
-	collide(s, 0)
+	s.makeShards(1)
 	p := window(t, 5, time.Second)
 	takeOne(t, s, p, key(1))
 	c.pass(time.Second)
