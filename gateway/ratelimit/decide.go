@@ -47,31 +47,37 @@ func Decide(dst []Decision, source Source, now int64, charges []Charge, slots []
 		if slots[i].First == i {
 			bucket.begin()
 		}
-		before := p.Advance(bucket.After, now)
-		after, allowed := p.Admit(before, now, c.Cost)
+		// Decided in its place, see advance; and put back unless it is charged.
+		before, state := bucket.After, &bucket.After
+		p.advance(state, now)
 
-		d := Decision{Policy: p, Allowed: allowed, Source: source}
+		d := Decision{Policy: p, Allowed: c.Cost == 0 || p.fits(state, now, c.Cost), Source: source}
+		charged := d.Allowed && c.Cost > 0
 		switch {
-		case !allowed:
+		case charged:
+			d.Delay = p.delay(state, now, c.Cost)
+			p.charge(state, now, c.Cost)
+			bucket.Charged = p
+			bucket.taken += c.Cost
+		case !d.Allowed:
 			if p.Role == Enforce {
 				denied++
 			}
 			// Whoever comes back asks again for what earlier charges of this
 			// list wanted from the same bucket, so that has to be there as well.
-			from := before
+			from := *state
 			if bucket.taken > 0 {
 				from = p.Advance(bucket.State, now)
 			}
-			d.RetryAfter = p.RetryAfter(from, now, addCost(bucket.taken, c.Cost))
-		case c.Cost > 0:
-			d.Delay = p.Delay(before, now, c.Cost)
-			bucket.After, bucket.Charged = after, p
-			bucket.taken += c.Cost
+			d.RetryAfter = p.retryAfter(&from, now, addCost(bucket.taken, c.Cost))
 		}
 		if denied == 0 { // else reject describes it
-			d.Remaining, d.Reset = p.Describe(after, now)
+			d.Remaining, d.Reset = p.describe(state, now)
 		}
 		dst = append(dst, d)
+		if !charged {
+			bucket.After = before
+		}
 	}
 	if denied > 0 {
 		reject(dst[base:], now, charges, slots, denied)
@@ -100,7 +106,7 @@ func reject(ds []Decision, now int64, charges []Charge, slots []Slot, denied int
 			state = p.ChargeRejected(state, now, c.Cost)
 			bucket.After, bucket.Charged = state, p
 			d.RetryAfter = 0
-			if again := addCost(bucket.taken, c.Cost); !p.fits(state, now, again) {
+			if again := addCost(bucket.taken, c.Cost); !p.fits(&state, now, again) {
 				d.RetryAfter = p.RetryAfter(state, now, again)
 			}
 		}

@@ -16,7 +16,7 @@ import "time"
 
 // delayLeaky returns how long a request of cost waits behind the backlog of s. A
 // clock that went back has that long to catch up first.
-func (p *Policy) delayLeaky(s State, now, cost int64) time.Duration {
+func (p *Policy) delayLeaky(s *State, now, cost int64) time.Duration {
 	lag := max(0, s.Time-now)
 	// The drip of its first unit takes no time if nothing is before it.
 	before := max(0, s.Spent+cost*p.den-p.den)
@@ -26,7 +26,7 @@ func (p *Policy) delayLeaky(s State, now, cost int64) time.Duration {
 // holds returns how many parts may count at now: all of the capacity, unless a
 // clock that went back makes everybody wait for longer and MaxDelay is reached
 // sooner.
-func (p *Policy) holds(s State, now int64) int64 {
+func (p *Policy) holds(s *State, now int64) int64 {
 	if p.MaxDelay == 0 || now >= s.Time {
 		return p.capacity
 	}
@@ -43,6 +43,6 @@ func (p *Policy) holds(s State, now int64) int64 {
 
 // tooLong returns how long it is until a request of cost, for which there is a
 // place, would wait no longer than MaxDelay: the clock has to catch up so far.
-func (p *Policy) tooLong(s State, now, cost int64) time.Duration {
+func (p *Policy) tooLong(s *State, now, cost int64) time.Duration {
 	return p.delayLeaky(s, now, cost) - p.MaxDelay
 }

@@ -11,24 +11,24 @@ import "time"
 // README.md states how far the estimate can be from what a log would know.
 
 // advanceCounter moves s into the window of now.
-func (p *Policy) advanceCounter(s State, now int64) State {
+func (p *Policy) advanceCounter(s *State, now int64) {
 	window := p.Window.Microseconds()
 	start := floorDiv(now, window) * window
 	switch {
 	case s.Spent == 0 && s.Den == 0:
-		return State{Time: start}
+		*s = State{Time: start}
 	case start <= s.Time:
-		return s // the same window, or the clock went back
+		// The same window, or the clock went back.
 	case start == s.Time+window:
-		return State{Den: s.Spent, Time: start}
+		*s = State{Den: s.Spent, Time: start}
 	default:
-		return State{Time: start}
+		*s = State{Time: start}
 	}
 }
 
 // elapsed returns how much of the window of s has passed, and by how much the
 // clock is behind its begin.
-func elapsed(s State, now int64) (elapsed, lag int64) {
+func elapsed(s *State, now int64) (elapsed, lag int64) {
 	if now < s.Time {
 		return 0, s.Time - now
 	}
@@ -36,7 +36,7 @@ func elapsed(s State, now int64) (elapsed, lag int64) {
 }
 
 // weighted returns what is still counted of the previous window, rounded up.
-func (p *Policy) weighted(s State, now int64) int64 {
+func (p *Policy) weighted(s *State, now int64) int64 {
 	if s.Den == 0 {
 		return 0
 	}
@@ -46,18 +46,17 @@ func (p *Policy) weighted(s State, now int64) int64 {
 }
 
 // room returns how many units fit; below 0 if more are used than the quota.
-func (p *Policy) room(s State, now int64) int64 {
+func (p *Policy) room(s *State, now int64) int64 {
 	return p.Quota - s.Spent - p.weighted(s, now)
 }
 
-func (p *Policy) fitsCounter(s State, now, cost int64) bool { return cost <= p.room(s, now) }
+func (p *Policy) fitsCounter(s *State, now, cost int64) bool { return cost <= p.room(s, now) }
 
-func (p *Policy) fillCounter(s State, now, cost int64) State {
+func (p *Policy) fillCounter(s *State, now, cost int64) {
 	s.Spent += min(cost, max(0, p.room(s, now)))
-	return s
 }
 
-func (p *Policy) describeCounter(s State, now int64) (remaining int64, reset time.Duration) {
+func (p *Policy) describeCounter(s *State, now int64) (remaining int64, reset time.Duration) {
 	remaining = max(0, p.room(s, now))
 	if remaining == p.Quota {
 		return remaining, 0 // nothing is spent, or nothing is ever granted
@@ -68,7 +67,7 @@ func (p *Policy) describeCounter(s State, now int64) (remaining int64, reset tim
 // waitCounter returns how long from now it is until cost, at most Quota and more
 // than there is, fits. It solves ceil(previous*(window-e)/window) <= room for
 // the smallest e.
-func (p *Policy) waitCounter(s State, now, cost int64) time.Duration {
+func (p *Policy) waitCounter(s *State, now, cost int64) time.Duration {
 	window := p.Window.Microseconds()
 	e, lag := elapsed(s, now)
 	if room := p.Quota - s.Spent - cost; room >= 0 {
@@ -88,7 +87,7 @@ func decayed(previous, room, window int64) int64 {
 	return window - q
 }
 
-func (p *Policy) runsOutCounter(s State) int64 {
+func (p *Policy) runsOutCounter(s *State) int64 {
 	window := p.Window.Microseconds()
 	switch {
 	case s.Spent > 0:

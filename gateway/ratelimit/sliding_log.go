@@ -39,29 +39,31 @@ func (l *Log) find(n int64) int {
 }
 
 // advanceLog returns s without the units that are a window old at now.
-func (p *Policy) advanceLog(s State, now int64) State {
+func (p *Policy) advanceLog(s *State, now int64) {
 	if s.Log == nil {
-		return State{}
+		*s = State{}
+		return
 	}
 	old := now - p.Window.Microseconds()
 	runs := s.Log.runs
 	if runs[0].at > old {
-		return s
+		return
 	}
 	gone := sort.Search(len(runs), func(i int) bool { return runs[i].at > old })
 	if gone == len(runs) {
-		return State{}
+		*s = State{}
+		return
 	}
 	// The units that count are the newest Spent of the log; there may be fewer
 	// than the runs hold, see fillLog.
 	s.Spent = min(s.Spent, s.Log.total()-runs[gone-1].total)
-	return s
 }
 
-// chargeLog returns s with units more.
-func chargeLog(s State, now, units int64) State {
+// chargeLog charges s with units more.
+func chargeLog(s *State, now, units int64) {
 	if s.Log == nil {
-		return State{Spent: units, Time: now, Log: &Log{runs: []run{{now, units}}}}
+		*s = State{Spent: units, Time: now, Log: &Log{runs: []run{{now, units}}}}
+		return
 	}
 	// If the clock went back, the order is kept, so that the oldest units are the
 	// first to leave.
@@ -75,18 +77,17 @@ func chargeLog(s State, now, units int64) State {
 	}
 	s.Log = &Log{runs: append(runs, run{s.Time, total + units})}
 	s.Spent += units
-	return s
 }
 
-// fillLog returns s with cost more, of which the newest Quota units count, or as
+// fillLog charges s with cost more, of which the newest Quota units count, or as
 // many as did before, if a larger quota has granted more: the oldest make room.
-func (p *Policy) fillLog(s State, now, cost int64) State {
+func (p *Policy) fillLog(s *State, now, cost int64) {
 	cost = min(cost, p.Quota)
 	s.Spent = min(s.Spent, max(p.Quota, s.Spent)-cost)
-	return chargeLog(s, now, cost)
+	chargeLog(s, now, cost)
 }
 
-func (p *Policy) describeLog(s State, now int64) (remaining int64, reset time.Duration) {
+func (p *Policy) describeLog(s *State, now int64) (remaining int64, reset time.Duration) {
 	remaining = max(0, p.Quota-s.Spent)
 	if s.Spent == 0 || p.Quota == 0 {
 		return remaining, 0
@@ -96,13 +97,13 @@ func (p *Policy) describeLog(s State, now int64) (remaining int64, reset time.Du
 
 // waitLog returns how long from now it is until cost, at most Quota and more
 // than there is, fits: until enough of the oldest units have left.
-func (p *Policy) waitLog(s State, now, cost int64) time.Duration {
+func (p *Policy) waitLog(s *State, now, cost int64) time.Duration {
 	leave := s.Spent + cost - p.Quota
 	last := s.Log.runs[s.Log.find(s.Log.total()-s.Spent+leave)]
 	return micros(last.at + p.Window.Microseconds() - now)
 }
 
-func (p *Policy) runsOutLog(s State) int64 {
+func (p *Policy) runsOutLog(s *State) int64 {
 	if s.Log == nil {
 		return math.MinInt64
 	}

@@ -49,16 +49,8 @@ type State struct {
 // for opening a calendar's window first of all, and for a bucket that has a
 // [Former].
 func (p *Policy) Advance(s State, now int64) State {
-	switch p.Algorithm {
-	case TokenBucket, LeakyBucket:
-		return p.advanceBucket(s, now)
-	case SlidingWindowLog:
-		return p.advanceLog(s, now)
-	case SlidingWindowCounter:
-		return p.advanceCounter(s, now)
-	default:
-		return advanceWindow(s, now)
-	}
+	p.advance(&s, now)
+	return s
 }
 
 // Admit decides whether cost may be spent. It returns the state after the
@@ -68,34 +60,77 @@ func (p *Policy) Admit(s State, now, cost int64) (after State, allowed bool) {
 	if cost == 0 {
 		return s, true
 	}
-	// The checks are those of fits; here they are made where they are inlined.
+	if !p.fits(&s, now, cost) {
+		return s, false
+	}
+	p.charge(&s, now, cost)
+	return s, true
+}
+
+// ChargeRejected returns the state after a request of cost, above 0, that was
+// not admitted and is charged all the same: up to what p grants, never beyond. A
+// quota of 0 charges nothing.
+func (p *Policy) ChargeRejected(s State, now, cost int64) State {
+	p.chargeRejected(&s, now, cost)
+	return s
+}
+
+// Describe returns what could be spent at now, in units and never negative,
+// and how long it is until that grows by at least one; 0 if nothing is spent,
+// or if nothing ever refills.
+func (p *Policy) Describe(s State, now int64) (remaining int64, reset time.Duration) {
+	return p.describe(&s, now)
+}
+
+// RetryAfter returns how long from now it is until cost, which Admit has
+// denied, would be admitted if nobody else spends; [Never] if no wait helps.
+func (p *Policy) RetryAfter(s State, now, cost int64) time.Duration {
+	return p.retryAfter(&s, now, cost)
+}
+
+// Delay returns how long a request of cost has to wait for its drip of a leaky
+// bucket; s is the state before it is charged. It is 0 with every other
+// algorithm.
+func (p *Policy) Delay(s State, now, cost int64) time.Duration { return p.delay(&s, now, cost) }
+
+// RunsOut returns the time from which the state says no more than the zero
+// State does, so that a store may forget it. For a bucket that never refills
+// it is the end of time.
+func (p *Policy) RunsOut(s State) int64 { return p.runsOut(&s) }
+
+// The functions below are those above, on a state in its place. [Decide] uses them,
+// since a State is larger than what is passed in registers without being written
+// down and read back: copying it from function to function took as long as deciding.
+
+func (p *Policy) advance(s *State, now int64) {
 	switch p.Algorithm {
 	case TokenBucket, LeakyBucket:
-		if !p.fitsBucket(s, now, cost) {
-			return s, false
-		}
-		return p.chargeBucket(s, cost*p.den), true
+		p.advanceBucket(s, now)
 	case SlidingWindowLog:
-		if !fitsWindow(s, p.Quota, cost) {
-			return s, false
-		}
-		return chargeLog(s, now, cost), true
+		p.advanceLog(s, now)
 	case SlidingWindowCounter:
-		if !p.fitsCounter(s, now, cost) {
-			return s, false
-		}
-		s.Spent += cost
-		return s, true
+		p.advanceCounter(s, now)
 	default:
-		if !fitsWindow(s, p.Quota, cost) {
-			return s, false
-		}
-		return p.chargeWindow(s, now, cost), true
+		advanceWindow(s, now)
+	}
+}
+
+// charge charges cost, above 0, which fits.
+func (p *Policy) charge(s *State, now, cost int64) {
+	switch p.Algorithm {
+	case TokenBucket, LeakyBucket:
+		p.chargeBucket(s, cost*p.den)
+	case SlidingWindowLog:
+		chargeLog(s, now, cost)
+	case SlidingWindowCounter:
+		s.Spent += cost
+	default:
+		p.chargeWindow(s, now, cost)
 	}
 }
 
 // fits reports whether cost, above 0, may be spent.
-func (p *Policy) fits(s State, now, cost int64) bool {
+func (p *Policy) fits(s *State, now, cost int64) bool {
 	switch p.Algorithm {
 	case TokenBucket, LeakyBucket:
 		return p.fitsBucket(s, now, cost)
@@ -106,29 +141,23 @@ func (p *Policy) fits(s State, now, cost int64) bool {
 	}
 }
 
-// ChargeRejected returns the state after a request of cost, above 0, that was
-// not admitted and is charged all the same: up to what p grants, never beyond. A
-// quota of 0 charges nothing.
-func (p *Policy) ChargeRejected(s State, now, cost int64) State {
+func (p *Policy) chargeRejected(s *State, now, cost int64) {
 	if p.Quota == 0 {
-		return s
+		return
 	}
 	switch p.Algorithm {
 	case TokenBucket, LeakyBucket:
-		return p.fillBucket(s, now, cost)
+		p.fillBucket(s, now, cost)
 	case SlidingWindowLog:
-		return p.fillLog(s, now, cost)
+		p.fillLog(s, now, cost)
 	case SlidingWindowCounter:
-		return p.fillCounter(s, now, cost)
+		p.fillCounter(s, now, cost)
 	default:
-		return p.fillWindow(s, now, cost)
+		p.fillWindow(s, now, cost)
 	}
 }
 
-// Describe returns what could be spent at now, in units and never negative,
-// and how long it is until that grows by at least one; 0 if nothing is spent,
-// or if nothing ever refills.
-func (p *Policy) Describe(s State, now int64) (remaining int64, reset time.Duration) {
+func (p *Policy) describe(s *State, now int64) (remaining int64, reset time.Duration) {
 	switch p.Algorithm {
 	case TokenBucket, LeakyBucket:
 		return p.describeBucket(s, now)
@@ -141,9 +170,7 @@ func (p *Policy) Describe(s State, now int64) (remaining int64, reset time.Durat
 	}
 }
 
-// RetryAfter returns how long from now it is until cost, which Admit has
-// denied, would be admitted if nobody else spends; [Never] if no wait helps.
-func (p *Policy) RetryAfter(s State, now, cost int64) time.Duration {
+func (p *Policy) retryAfter(s *State, now, cost int64) time.Duration {
 	if p.Quota == 0 || cost > p.units {
 		return Never
 	}
@@ -159,20 +186,14 @@ func (p *Policy) RetryAfter(s State, now, cost int64) time.Duration {
 	}
 }
 
-// Delay returns how long a request of cost has to wait for its drip of a leaky
-// bucket; s is the state before it is charged. It is 0 with every other
-// algorithm.
-func (p *Policy) Delay(s State, now, cost int64) time.Duration {
+func (p *Policy) delay(s *State, now, cost int64) time.Duration {
 	if p.Algorithm != LeakyBucket || cost == 0 || p.Quota == 0 {
 		return 0
 	}
 	return p.delayLeaky(s, now, cost)
 }
 
-// RunsOut returns the time from which the state says no more than the zero
-// State does, so that a store may forget it. For a bucket that never refills
-// it is the end of time.
-func (p *Policy) RunsOut(s State) int64 {
+func (p *Policy) runsOut(s *State) int64 {
 	switch p.Algorithm {
 	case TokenBucket, LeakyBucket:
 		return p.runsOutBucket(s)

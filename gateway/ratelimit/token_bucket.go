@@ -15,26 +15,26 @@ import (
 // What a smaller plan cuts is remembered beside it, see former.go. The leaky
 // bucket keeps the same books, see leaky_bucket.go.
 
-// advanceBucket returns s at now: in p's scale, capped at what p holds, refilled.
-func (p *Policy) advanceBucket(s State, now int64) State {
+// advanceBucket brings s to now: in p's scale, capped at what p holds, refilled.
+func (p *Policy) advanceBucket(s *State, now int64) {
 	if s.Den == 0 {
-		return State{Den: p.den, Num: p.num, Time: now}
+		*s = State{Den: p.den, Num: p.num, Time: now}
+		return
 	}
 	if s.Den != p.den || s.Spent > p.capacity || s.Former != nil {
-		s = p.convert(s, now)
+		*s = p.convert(*s, now)
 	}
 	s.Num = p.num
 	if now <= s.Time {
 		// The clock stood still or went back. Keeping the later time means that
 		// the span between is not refilled a second time when it catches up.
-		return s
+		return
 	}
 	s.Spent = drain(s.Spent, p.num, now-s.Time)
 	s.Time = now
 	if f := s.Former; f != nil && !above(f.spent, f.den, s.Spent, s.Den) {
 		s.Former = nil // it says no more than the state does
 	}
-	return s
 }
 
 // drain returns what is left of spent after so many µs.
@@ -72,28 +72,28 @@ func above(a, da, b, db int64) bool {
 	return frac > b%db || frac == b%db && !exact
 }
 
-// chargeBucket returns s with parts more, which fit.
-func (p *Policy) chargeBucket(s State, parts int64) State {
+// chargeBucket charges s with parts more, which fit.
+func (p *Policy) chargeBucket(s *State, parts int64) {
 	s.Spent += parts
 	if s.Former != nil {
 		s.Former = s.Former.charge(parts, p.den)
 	}
-	return s
 }
 
-func (p *Policy) fitsBucket(s State, now, cost int64) bool {
+func (p *Policy) fitsBucket(s *State, now, cost int64) bool {
 	// cost > units first: beyond it, cost*den might overflow.
 	return p.Quota != 0 && cost <= p.units && cost*p.den <= p.holds(s, now)-s.Spent
 }
 
-func (p *Policy) fillBucket(s State, now, cost int64) State {
+func (p *Policy) fillBucket(s *State, now, cost int64) {
 	if p.fitsBucket(s, now, cost) {
-		return p.chargeBucket(s, cost*p.den)
+		p.chargeBucket(s, cost*p.den)
+		return
 	}
-	return p.chargeBucket(s, max(0, p.holds(s, now)-s.Spent))
+	p.chargeBucket(s, max(0, p.holds(s, now)-s.Spent))
 }
 
-func (p *Policy) describeBucket(s State, now int64) (remaining int64, reset time.Duration) {
+func (p *Policy) describeBucket(s *State, now int64) (remaining int64, reset time.Duration) {
 	if p.Quota == 0 {
 		return 0, 0
 	}
@@ -108,7 +108,7 @@ func (p *Policy) describeBucket(s State, now int64) (remaining int64, reset time
 
 // waitBucket returns how long from now it is until units, at most p.units and
 // more than there are, can be spent.
-func (p *Policy) waitBucket(s State, now, units int64) time.Duration {
+func (p *Policy) waitBucket(s *State, now, units int64) time.Duration {
 	over := s.Spent - (p.capacity - units*p.den)
 	if over <= 0 {
 		return p.tooLong(s, now, units)
@@ -117,7 +117,7 @@ func (p *Policy) waitBucket(s State, now, units int64) time.Duration {
 	return micros(lag + ceilDiv(over, p.num))
 }
 
-func (p *Policy) runsOutBucket(s State) int64 {
+func (p *Policy) runsOutBucket(s *State) int64 {
 	if s.Spent > 0 && p.num == 0 {
 		return math.MaxInt64
 	}
