@@ -73,8 +73,8 @@ type Policy struct {
 	// bucket, with CountRejected and for a candidate.
 	Lease Lease
 
-	key     string    // see Key
-	keyHash [2]uint64 // see KeyHash
+	key                string // see Key
+	keyHashA, keyHashB uint64 // see KeyHash
 	// num/den is the refill of a bucket in units per microsecond, reduced; 0/1
 	// where nothing refills.
 	num, den int64
@@ -104,7 +104,7 @@ func (p *Policy) Key() string { return p.key }
 
 // KeyHash is 128 bits of the SHA-256 of Key, computed once: two policies have one
 // Key if and only if they have one KeyHash, as far as anybody can tell.
-func (p *Policy) KeyHash() [2]uint64 { return p.keyHash }
+func (p *Policy) KeyHash() (a, b uint64) { return p.keyHashA, p.keyHashB }
 
 // Num is the numerator of a bucket's refill, of a token bucket or a leaky one:
 // it gains Num/Den units per microsecond. It is 0 where nothing refills: a quota
@@ -170,7 +170,7 @@ func NewPolicy(spec Policy) (*Policy, error) {
 		p.key += ":candidate"
 	}
 	sum := sha256.Sum256([]byte(p.key))
-	p.keyHash = [2]uint64{binary.BigEndian.Uint64(sum[:]), binary.BigEndian.Uint64(sum[8:])}
+	p.keyHashA, p.keyHashB = binary.BigEndian.Uint64(sum[:]), binary.BigEndian.Uint64(sum[8:])
 	// Names are [a-z0-9_-]+, so they need no escaping as an sf-string.
 	p.policyItem = `"` + p.Name + `";q=` + strconv.FormatInt(p.Quota, 10) + `;w=` + seconds
 	p.limitItem = `"` + p.Name + `";r=`

@@ -30,7 +30,7 @@ func (c *caller) name(i uint32) string {
 func shuffled(n int) []uint32 {
 	order := make([]uint32, n)
 	for i, x := range rand.Perm(n) {
-		order[i] = uint32(x) //nolint:gosec // below n
+		order[i] = uint32(x)
 	}
 	return order
 }
@@ -71,7 +71,7 @@ func BenchmarkTake(b *testing.B) {
 				}
 				order := shuffled(keys)
 				for i := range keys {
-					take(uint32(i)) //nolint:gosec // below keys
+					take(uint32(i))
 				}
 				runtime.GC() // what filling the table has left is nothing that a decision costs
 				b.ReportAllocs()
@@ -107,7 +107,7 @@ func BenchmarkTakeParallel(b *testing.B) {
 		charges := []ratelimit.Charge{{Policy: p, Cost: 1}}
 		var ds []ratelimit.Decision
 		var c caller
-		i := rand.IntN(keys) //nolint:gosec // no secret: each core somewhere else
+		i := rand.IntN(keys) // each core somewhere else
 		for pb.Next() {
 			charges[0].Partition = c.name(order[i])
 			ds, _ = s.Take(b.Context(), charges, ds)

@@ -34,6 +34,6 @@ func (h hasher) partition(partition string) id {
 // The policy's half is no secret, and need not be: two keys have one id only if
 // the secret halves differ by exactly as much as the others.
 func (part id) with(p *ratelimit.Policy) id {
-	k := p.KeyHash()
-	return id{part.place ^ k[0], part.slot ^ k[1] | 1}
+	a, b := p.KeyHash()
+	return id{part.place ^ a, part.slot ^ b | 1}
 }

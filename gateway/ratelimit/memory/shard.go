@@ -71,7 +71,7 @@ func (sh *shard) find(id id) *entry {
 }
 
 // insert adds an entry for an id that has none. A new segment comes from a.
-func (sh *shard) insert(a *arena, id id, p *ratelimit.Policy, s ratelimit.State) {
+func (sh *shard) insert(a *arena, id id, p *ratelimit.Policy, s *ratelimit.State) {
 	if sh.places[0] == nil {
 		sh.places[0] = a.segment()
 	}
@@ -174,20 +174,19 @@ func (sh *shard) search(l *list, most, want int) (removed, swept int) {
 	return removed, swept
 }
 
-// state returns the state of an entry of sh.
-func (sh *shard) state(e *entry) ratelimit.State {
-	s := ratelimit.State{Spent: e.spent, Den: e.den, Num: e.num, Time: e.time}
+// load reads the state of an entry of sh into s, which is zero.
+func (sh *shard) load(e *entry, s *ratelimit.State) {
+	s.Spent, s.Den, s.Num, s.Time = e.spent, e.den, e.num, e.time
 	if e.annex != 0 {
 		a := &sh.annexes[e.annex-1]
 		s.Log, s.Former = a.log, a.former
 	}
-	return s
 }
 
 // set writes the state of an entry of sh, as p has left it.
-func (sh *shard) set(e *entry, p *ratelimit.Policy, s ratelimit.State) {
+func (sh *shard) set(e *entry, p *ratelimit.Policy, s *ratelimit.State) {
 	e.spent, e.den, e.num, e.time = s.Spent, s.Den, s.Num, s.Time
-	e.until = p.RunsOut(s)
+	e.until = p.RunsOut(*s)
 	switch needs := s.Log != nil || s.Former != nil; {
 	case needs && e.annex == 0:
 		e.annex = sh.newAnnex()

@@ -59,15 +59,15 @@ func TestAShardEqualsAMap(t *testing.T) {
 		for range rapid.IntRange(1, 12).Draw(t, "rounds") {
 			many := rapid.IntRange(1, full).Draw(t, "many")
 			place, slot := rapid.Uint64().Draw(t, "place"), slots.Draw(t, "slot")
-			for i := range uint64(many) { //nolint:gosec // above 0
+			for i := range uint64(many) {
 				// Places all over, in an order of their own.
 				id := id{(place + i) * 0x9e3779b97f4a7c15, max(1, slot-i)}
-				spent := int64(i) + 1 //nolint:gosec // small
+				spent := int64(i) + 1
 				s := ratelimit.State{Spent: spent, Time: now + 1 + int64(i%3)}
 				if e := sh.find(id); e != nil {
-					sh.set(e, p, s)
+					sh.set(e, p, &s)
 				} else {
-					sh.insert(&a, id, p, s)
+					sh.insert(&a, id, p, &s)
 				}
 				model[id] = spent
 			}
@@ -110,7 +110,7 @@ func TestOneCrowdedSegmentIsSplitUntilItFits(t *testing.T) {
 		if i%7 == 0 {
 			id.place &^= 1 << 63
 		}
-		sh.insert(&a, id, p, ratelimit.State{Spent: 1, Time: 1})
+		sh.insert(&a, id, p, &ratelimit.State{Spent: 1, Time: 1})
 	}
 	if sh.bits < 8 || len(sh.places) != 1<<sh.bits {
 		t.Fatalf("%d bits, %d places", sh.bits, len(sh.places))
