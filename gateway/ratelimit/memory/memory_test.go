@@ -4,12 +4,14 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
@@ -201,6 +203,28 @@ func TestTakeOfKnownKeysDoesNotAllocate(t *testing.T) {
 	take()
 	if n := testing.AllocsPerRun(1000, take); n != 0 {
 		t.Errorf("allocates %v times", n)
+	}
+}
+
+// The policies of a configuration that is gone are let go, however long its buckets
+// count.
+func TestBucketsDoNotKeepThePolicyThatChargedThem(t *testing.T) {
+	s := mustStore(t, Options{})
+	old := func() (old []weak.Pointer[ratelimit.Policy]) {
+		for _, p := range every(t, 10, 24*time.Hour) {
+			takeOne(t, s, p, key(1))
+			old = append(old, weak.Make(p))
+		}
+		return old
+	}()
+	runtime.GC()
+	for _, p := range old {
+		if p := p.Value(); p != nil {
+			t.Errorf("the store keeps a %s", p.Algorithm)
+		}
+	}
+	if s.Len() != len(old) {
+		t.Errorf("%d keys, want %d", s.Len(), len(old))
 	}
 }
 
