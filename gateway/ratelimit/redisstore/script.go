@@ -344,7 +344,7 @@ func (s *Store) process(ctx context.Context, c *call) ([]int64, error) {
 			return cmd.Val(), nil
 		}
 		if key, ok := c.args[3].(string); ok && Kind(err) == KindTimeout {
-			s.warm(key, c.script)
+			s.warm(key, c.script) //nolint:contextcheck // it outlives the call
 		}
 		if s.cluster == nil {
 			return nil, err
