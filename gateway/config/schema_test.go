@@ -269,6 +269,44 @@ func TestTheSchemaTakesEverySpelling(t *testing.T) {
 	}
 }
 
+// TestTheSchemaTakesEverySpellingOfATest holds schema and checker to one opinion
+// of how what is sent, and what must come of it, is written.
+func TestTheSchemaTakesEverySpellingOfATest(t *testing.T) {
+	plans := schemas(t)["plans.yaml"]
+	for _, c := range []struct {
+		step string
+		good bool
+	}{
+		{`send: 30, status: 429`, true}, {`send: "30", status: 429`, true}, {`send: 30 at once, status: 429`, true},
+		{`send: "30  at   once", status: 429`, true}, {`send: " 30 at once ", status: 429`, true},
+		{`send: 1 every 500ms for 2m, status: 429`, true}, {`send: "1  every 500ms  for 1m30s", status: 429`, true}, {`send: "2 every .5s for 1d", status: 429`, true},
+		{`send: 0, status: 429`, false}, {`send: 030 at once, status: 429`, false}, {`send: 30 at  twice, status: 429`, false}, {`send: 30at once, status: 429`, false},
+		{`send: 1 every 500 for 2m, status: 429`, false}, {`send: 1 every 500ms, status: 429`, false}, {`send: 1 for 2m every 1s, status: 429`, false}, {`send: 1 every -1s for 2m, status: 429`, false},
+		{`send: 30, allowed: 20`, true}, {`send: 30, allowed: "20"`, true}, {`send: 30, allowed: "<=20"`, true}, {`send: 30, allowed: "<=  20"`, true}, {`send: 30, allowed: " > 3 "`, true},
+		{`send: 30, allowed: 20..25`, true}, {`send: 30, allowed: "20 .. 25"`, true}, {`send: 30, allowed: " 20..  25 "`, true},
+		{`send: 30, allowed: "=< 20"`, false}, {`send: 30, allowed: "< 20..25"`, false}, {`send: 30, allowed: "20...25"`, false}, {`send: 30, allowed: "20.."`, false}, {`send: 30, allowed: "020"`, false}, {`send: 30, allowed: "2 0"`, false},
+		{`send: 30, longest_wait: 1s`, true}, {`send: 30, longest_wait: "<= 1s"`, true}, {`send: 30, longest_wait: ">500ms"`, true}, {`send: 30, longest_wait: "1s..2s"`, true},
+		{`send: 30, longest_wait: "1s .. 2s"`, true}, {`send: 30, longest_wait: " 1.5s ..2m30s "`, true}, {`send: 30, delay: ".5s"`, true}, {`send: 30, retry_after: none`, true}, {`send: 30, retry_after: "1s  ..  2s"`, true},
+		{`send: 30, longest_wait: 1`, false}, {`send: 30, longest_wait: "1..2s"`, false}, {`send: 30, longest_wait: "1s..2"`, false}, {`send: 30, longest_wait: "<= 1 s"`, false}, {`send: 30, longest_wait: "1s-2s"`, false}, {`send: 30, delay: none`, false},
+		{`send: 30, remaining: {a: "0 .. 3"}`, true}, {`send: 30, remaining: {a: "< = 3"}`, false},
+		{`send: 1, status: 429, request: "GET  /x"`, true}, {`send: 1, status: 429, request: " GET /x "`, true}, {`send: 1, status: 429, request: /x`, true}, {`send: 1, status: 429, request: "get /x"`, false}, {`send: 1, status: 429, request: "GET /x HTTP/1.1"`, false},
+	} {
+		text := "default_plan: a\nplans: {a: {limits: [{name: a, algorithm: fixed_window, limit: 5/day}]}}\n" +
+			"tests:\n  - {name: t, request: /open, steps: [{" + c.step + "}]}\n"
+		doc, ok := document("plans.yaml", text)
+		if !ok {
+			t.Fatal(c.step)
+		}
+		if found := marks(plans, doc); c.good != (len(found) == 0) {
+			t.Errorf("%s: an editor would mark %q, and it is %t that it is good", c.step, found, c.good)
+		}
+		_, r := load(smallDir(t, map[string]string{"plans.yaml": text}), nil)
+		if c.good != (len(r.Errors()) == 0) {
+			t.Errorf("%s: the checker says %v", c.step, r.Err())
+		}
+	}
+}
+
 // stranger is a field that nobody knows.
 const stranger = "qqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqq"
 

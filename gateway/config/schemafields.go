@@ -177,8 +177,8 @@ func plansSchema() schema {
 // testsSchema describes the tests beside the plans.
 func testsSchema() schema {
 	text := anyOf(schema{"type": "string", "minLength": 1})
-	count := anyOf(schema{"type": "integer", "minimum": 0}, written(`^((<=|>=|<|>) *[0-9]+|[0-9]+(\.\.[0-9]+)?)$`, wantedCount))
-	span := written(`^((<=|>=|<|>) *)?[0-9][0-9.a-z]*[a-z]$|^[0-9][0-9.a-z]*[a-z]\.\.[0-9][0-9.a-z]*[a-z]$`, wantedSpan)
+	count := anyOf(schema{"type": "integer", "minimum": 0}, written(comparison("(0|[1-9][0-9]*)"), wantedCount))
+	span := written(comparison(durationPattern), wantedSpan)
 	caller := fields(map[string]schema{
 		"user":    def("identity").says("The user that the credential names."),
 		"tenant":  def("identity").says("The tenant that the credential names."),
@@ -187,9 +187,9 @@ func testsSchema() schema {
 		"ip":      anyOf(written(`^[0-9a-fA-F:.]+$`, "an address such as 203.0.113.9")).says("The address of the peer. Default: 192.0.2.1."),
 		"headers": schema{"type": "object", "additionalProperties": schema{"type": []string{"string", "number", "boolean"}}}.says("Fields of the request."),
 	}).says("Who sends. With user, tenant, plan or key_id it has shown good credentials; without, none.")
-	request := anyOf(written(`^([^a-z ]+ +)?(/|https?://[^/ ])[^ ]*$`, wantedTarget)).says("A method and a path, or a path that is asked for with GET.")
+	request := anyOf(written(`^ *([^a-z ]+ +)?(/|https?://[^/ ])[^ ]* *$`, wantedTarget)).says("A method and a path, or a path that is asked for with GET.")
 	step := fields(map[string]schema{
-		"send":            anyOf(schema{"type": "integer", "minimum": 1, "maximum": maxRequests}, written(`^[0-9]+( at once| every \S*[a-z] for \S*[a-z])?$`, wantedSend)).says("How many requests: 30, 30 at once, or 1 every 500ms for 2m."),
+		"send":            anyOf(schema{"type": "integer", "minimum": 1, "maximum": maxRequests}, written(`^\s*[1-9][0-9]*(\s+at\s+once|\s+every\s+`+durationPattern+`\s+for\s+`+durationPattern+`)?\s*$`, wantedSend)).says("How many requests: 30, 30 at once, or 1 every 500ms for 2m."),
 		"wait":            def("duration").says("Moves the clock on by this much."),
 		"at":              anyOf(schema{"type": "string", "pattern": "[0-9]:[0-9]"}).says("Moves the clock to the next such moment: 23:59:50 Asia/Kolkata."),
 		"caller":          caller,
@@ -197,7 +197,7 @@ func testsSchema() schema {
 		ExpectAllowed:     count.says("How many are not refused: 20, <= 20, > 3 or 20..25."),
 		ExpectDenied:      count.says("How many are refused, whatever by."),
 		ExpectDeniedBy:    schema{"anyOf": []schema{{"type": "string", "minLength": 1}, {"type": "array", "items": schema{"type": "string", "minLength": 1}, "minItems": 1}}}.says("The limit or stage that refuses, or a list of those that may."),
-		ExpectStatus:      anyOf(schema{"type": "integer", "minimum": 100, "maximum": 599}).says("The status of every answer."),
+		ExpectStatus:      anyOf(schema{"type": "integer", "minimum": 400, "maximum": 599}).says("The status of every answer, 400 to 599: no upstream answers in a test."),
 		ExpectRetryAfter:  anyOf(schema{"const": "none"}, span).says("Of the last refusal: <= 1s, or none."),
 		ExpectLongestWait: anyOf(span).says("The largest Retry-After of all refusals."),
 		ExpectDelay:       anyOf(span).says("The longest wait in a queue."),
@@ -214,6 +214,11 @@ func testsSchema() schema {
 		"steps":   schema{"type": "array", "minItems": 1, "maxItems": maxSteps, "items": step}.says("What is sent, in order."),
 	}, "name", "steps").says("What these plans promise, tried on a clock of its own.")}.or([]string{}).
 		says("What must happen to some callers; gateway test tries it.")
+}
+
+// comparison is the pattern of one, of two with .. between, or of a comparison.
+func comparison(one string) string {
+	return `^\s*(((<=|>=|<|>)\s*)?` + one + "|" + one + `\s*\.\.\s*` + one + `)\s*$`
 }
 
 // onlyBesideSend refuses the fields of a step that sends.
