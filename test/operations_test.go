@@ -163,7 +163,7 @@ func TestASymlinkSwapIsNoticed(t *testing.T) {
 		}
 	}
 	g := s.start()
-	for i := 2; i <= 5; i++ {
+	for i := 2; i <= 6; i++ { // five swaps in a row
 		path := fmt.Sprintf("/swap-%d", i)
 		version(fmt.Sprintf("..%d", i), fmt.Sprintf("  - {name: swap, path: %s, upstream: weather, auth: none}\n", path))
 		eventually(t, "the swapped configuration is in force", func() bool { return g.get(path).status == 200 })
