@@ -72,7 +72,7 @@ var secretLines = []string{
 	`store: {redis: {url: "redis://u:pa ss@hunter2@h:x", timeout: 5}}`,
 	`store: {redis: {url: redis://u:hunter2, timeout: 5}}`,
 	`store: {redis: {urls: [redis://u:hunter2@a, redis://v:hunter2@b:x], timeout: 5}}`,
-	`store: {redis: {addres: "redis://u:hunter2@h", timeout: 5}}`,
+	`store: {redis: {adr: "redis://u:hunter2@h", timeout: 5}}`,
 	`store: {redis: {url: "${REDIS_URL:-redis://u:hunter2@h", timeout: 5}}`,
 	`store: {redis: {url: "${REDIS_TOKEN:-hunter2", timeout: 5}}`,
 	`store: {redis: {url: redis://h, timeout: 5}} # the password is hunter2`,
