@@ -80,6 +80,7 @@ func inParallel(b *testing.B, s *memory.Store, p *ratelimit.Policy, who []string
 	ctx := b.Context()
 	runtime.GC() // what making the table has left is nothing that a decision costs
 	b.ReportAllocs()
+	b.ResetTimer()
 	b.RunParallel(func(pb *testing.PB) {
 		charges := []ratelimit.Charge{{Policy: p, Cost: 1}}
 		var ds []ratelimit.Decision
