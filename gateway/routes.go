@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"unicode/utf8"
 
 	"github.com/go-chi/chi/v5"
 
@@ -53,18 +54,24 @@ type router struct {
 // A pathTree is chi's tree, used for paths only: chi knows a fixed set of
 // methods and would answer 405 for PROPFIND on a route that takes them all.
 type pathTree struct {
-	mux     *chi.Mux
-	pattern map[string][]*route // by the pattern that chi knows
-	shapes  map[string]string   // that pattern, by its shape
+	mux    *chi.Mux
+	places map[string]*place // by the pattern that chi knows
+	shapes map[string]string // that pattern, by its shape
+}
+
+// A place is the routes of one pattern.
+type place struct {
+	routes []*route
+	rank   int // how much of a path, and of a host, the pattern says
 }
 
 func newPathTree() *pathTree {
-	return &pathTree{mux: chi.NewMux(), pattern: map[string][]*route{}, shapes: map[string]string{}}
+	return &pathTree{mux: chi.NewMux(), places: map[string]*place{}, shapes: map[string]string{}}
 }
 
 // add reports a pattern that chi refuses. chi panics on one, because its
 // patterns are usually written by programmers; ours come out of a file.
-func (t *pathTree) add(pattern string, rt *route) (err error) {
+func (t *pathTree) add(host, pattern string, rt *route) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("not a usable pattern: %v", p)
@@ -79,8 +86,31 @@ func (t *pathTree) add(pattern string, rt *route) (err error) {
 		t.mux.Get(pattern, func(http.ResponseWriter, *http.Request) {})
 		t.shapes[same] = pattern
 	}
-	t.pattern[pattern] = append(t.pattern[pattern], rt)
+	p := t.places[pattern]
+	if p == nil {
+		p = &place{rank: rank(pattern, host)}
+		t.places[pattern] = p
+	}
+	p.routes = append(p.routes, rt)
 	return nil
+}
+
+// rank is higher for a pattern that says more of a path: a host counts more than
+// all segments, a segment in letters more than one that may be anything.
+func rank(pattern string, host string) (n int) {
+	if host != "" {
+		n = 1 << 20
+	}
+	for segment := range strings.SplitSeq(pattern, "/") {
+		switch {
+		case strings.Contains(segment, "*"):
+		case strings.Contains(segment, "{"):
+			n++
+		default:
+			n += 1 << 10
+		}
+	}
+	return n
 }
 
 // shape is a pattern without the names of its parameters. Their regular
@@ -113,8 +143,8 @@ func shape(pattern string) string {
 
 var chiContexts = sync.Pool{New: func() any { return chi.NewRouteContext() }}
 
-// find returns the routes that share the most specific pattern for path.
-func (t *pathTree) find(path string) []*route {
+// find returns the place of the most specific pattern for path, or nil.
+func (t *pathTree) find(path string) *place {
 	if t == nil {
 		return nil
 	}
@@ -122,7 +152,7 @@ func (t *pathTree) find(path string) []*route {
 	rctx.Reset()
 	pattern := t.mux.Find(rctx, http.MethodGet, path)
 	chiContexts.Put(rctx)
-	return t.pattern[pattern]
+	return t.places[pattern]
 }
 
 func (rs *router) add(host, pattern string, rt *route) error {
@@ -130,7 +160,7 @@ func (rs *router) add(host, pattern string, rt *route) error {
 		if rs.any == nil {
 			rs.any = newPathTree()
 		}
-		return rs.any.add(pattern, rt)
+		return rs.any.add(host, pattern, rt)
 	}
 	if rs.hosts == nil {
 		rs.hosts = map[string]*pathTree{}
@@ -138,7 +168,7 @@ func (rs *router) add(host, pattern string, rt *route) error {
 	if rs.hosts[host] == nil {
 		rs.hosts[host] = newPathTree()
 	}
-	return rs.hosts[host].add(pattern, rt)
+	return rs.hosts[host].add(host, pattern, rt)
 }
 
 // match returns the request's route, or the answer if there is none.
@@ -148,25 +178,20 @@ func (rs *router) match(r *http.Request) (*route, *httperr.Error) {
 	}
 	path, ok := matchPath(r)
 	if !ok {
-		return nil, &httperr.Error{
-			Status: http.StatusBadRequest, Reason: "bad_path", Close: true,
-			Detail: "The path can be read in more than one way: it has a dot segment, a backslash or a control character. Send it in its plain form.",
-		}
+		return nil, badPath()
 	}
-	var found []*route
-	if len(rs.hosts) > 0 {
-		found = rs.hosts[hostname(r.Host)].find(path)
-	}
-	if found == nil {
-		found = rs.any.find(path)
-	}
+	host := hostname(r.Host)
+	found := rs.find(host, path)
 	if found == nil {
 		return nil, &httperr.Error{
 			Status: http.StatusNotFound, Reason: "no_route",
 			Detail: "There is nothing here under this path.",
 		}
 	}
-	for _, rt := range found {
+	if strings.ContainsAny(path, ";%") && rs.misread(host, path, found) {
+		return nil, badPath()
+	}
+	for _, rt := range found.routes {
 		if rt.allows(r.Method) {
 			return rt, nil
 		}
@@ -174,7 +199,44 @@ func (rs *router) match(r *http.Request) (*route, *httperr.Error) {
 	return nil, &httperr.Error{
 		Status: http.StatusMethodNotAllowed, Reason: "method_not_allowed",
 		Detail: "This path does not take this method; the Allow field lists those it takes.",
-		Header: http.Header{"Allow": {allowed(found)}},
+		Header: http.Header{"Allow": {allowed(found.routes)}},
+	}
+}
+
+// find returns the place of the most specific pattern, or nil.
+func (rs *router) find(host, path string) *place {
+	if len(rs.hosts) > 0 {
+		if found := rs.hosts[host].find(path); found != nil {
+			return found
+		}
+	}
+	return rs.any.find(path)
+}
+
+// misread reports whether a server that reads more into path than was done here
+// would carry it out as something that another pattern is about, one that says
+// no less than that of found: with the parameters of segments (";") taken away,
+// with what is still escaped decoded once more, or with both. So "/api/export;x/1"
+// and "/api%2Fexport/1" do not get round the limits of "/api/export/*", while
+// "/files/a%2Fb" is a name under "/files/*" either way.
+func (rs *router) misread(host, path string, found *place) bool {
+	decoded := decode(path, true)
+	for _, other := range [...]string{withoutParameters(path), decoded, withoutParameters(decoded)} {
+		other, ok := plain(other)
+		if !ok {
+			return true
+		}
+		if p := rs.find(host, other); p != nil && p != found && p.rank >= found.rank {
+			return true
+		}
+	}
+	return false
+}
+
+func badPath() *httperr.Error {
+	return &httperr.Error{
+		Status: http.StatusBadRequest, Reason: "bad_path", Close: true,
+		Detail: "The path can be read in more than one way: it has a dot segment, a backslash, a control character, bytes that are no UTF-8, or an escape or a semicolon that others would read as another path. Send it in its plain form.",
 	}
 }
 
@@ -206,16 +268,22 @@ func hostname(host string) string {
 // path gets round a stricter route: "/api//%65xport/1" is "/api/export/1".
 // What the upstream receives is the path as it came. A path that another
 // server could read differently (a dot segment however spelled, a backslash, a
-// control character) is not ok.
+// control character, bytes that are no UTF-8) is not ok.
 func matchPath(r *http.Request) (path string, ok bool) {
 	path = r.URL.Path
 	if r.URL.RawPath != "" {
-		path = decodeExceptSlash(r.URL.RawPath)
+		path = decode(r.URL.RawPath, false)
 	}
+	return plain(path)
+}
+
+// plain drops the empty segments of a path, and reports whether it can be read
+// in one way.
+func plain(path string) (string, bool) {
 	if path == "" || path[0] != '/' {
 		return "", false
 	}
-	double := false
+	double, ascii := false, true
 	for i := 0; i < len(path); i++ {
 		switch c := path[i]; {
 		case c < 0x20, c == 0x7f, c == '\\':
@@ -224,7 +292,12 @@ func matchPath(r *http.Request) (path string, ok bool) {
 			return "", false
 		case c == '/' && i > 0 && path[i-1] == '/':
 			double = true
+		case c >= utf8.RuneSelf:
+			ascii = false
 		}
+	}
+	if !ascii && !utf8.ValidString(path) {
+		return "", false
 	}
 	if double {
 		path = mergeSlashes(path)
@@ -256,17 +329,30 @@ func mergeSlashes(path string) string {
 	return string(b)
 }
 
-// decodeExceptSlash decodes raw, which url.Parse has found well-formed.
-func decodeExceptSlash(raw string) string {
+// withoutParameters takes away what stands in each segment from a semicolon on
+// (RFC 3986 section 3.3), as servers of Java do.
+func withoutParameters(path string) string {
+	if !strings.Contains(path, ";") {
+		return path
+	}
+	segments := strings.Split(path, "/")
+	for i, s := range segments {
+		segments[i], _, _ = strings.Cut(s, ";")
+	}
+	return strings.Join(segments, "/")
+}
+
+// decode decodes the escapes of raw, those of slashes only if told so. What is no
+// escape stays.
+func decode(raw string, slashes bool) string {
 	if !strings.Contains(raw, "%") {
 		return raw
 	}
 	b := make([]byte, 0, len(raw))
 	for i := 0; i < len(raw); i++ {
 		c := raw[i]
-		if c == '%' && i+2 < len(raw) {
-			d := unhex(raw[i+1])<<4 | unhex(raw[i+2])
-			if d != '/' {
+		if c == '%' && i+2 < len(raw) && isHex(raw[i+1]) && isHex(raw[i+2]) {
+			if d := unhex(raw[i+1])<<4 | unhex(raw[i+2]); d != '/' || slashes {
 				b = append(b, d)
 				i += 2
 				continue
@@ -275,6 +361,10 @@ func decodeExceptSlash(raw string) string {
 		b = append(b, c)
 	}
 	return string(b)
+}
+
+func isHex(c byte) bool {
+	return '0' <= c && c <= '9' || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F'
 }
 
 func unhex(c byte) byte {

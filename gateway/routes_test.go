@@ -73,6 +73,32 @@ func TestTheMostSpecificRouteWinsWhateverTheOrder(t *testing.T) {
 		{"GET", "/api//export/1", "x", "export"},
 		{"GET", "//api/export/1", "x", "export"},
 		{"GET", "/%61pi/weather", "x", "weather"},
+		{"GET", "/api/export;x/1", "x", "400"},
+		{"GET", "/api;x/export/1", "x", "400"},
+		{"GET", "/api/export%3bx/1", "x", "400"},
+		{"GET", "/api/export%2F1", "x", "400"},
+		{"GET", "/api%2fexport/1", "x", "400"},
+		{"GET", "/api%2Fexport;x/1", "x", "400"},
+		{"GET", "/api/%2565xport/1", "x", "400"},
+		{"GET", "/api/%252e%252e/secret", "x", "400"},
+		{"GET", "/api/%255csecret", "x", "400"},
+		{"GET", "/api/weather/12;x", "x", "400"},
+		{"GET", "/other/only%2f", "api.example.test", "all"},
+		{"GET", "/only;x", "api.example.test", "400"},
+		{"GET", "/api/%c0%ae%c0%ae/secret", "x", "400"}, // overlong dots
+		{"GET", "/api/%e0%80%af", "x", "400"},           // an overlong slash
+		{"GET", "/api/%ff", "x", "400"},
+		{"GET", "/api/%ed%a0%80", "x", "400"}, // half a pair
+
+		// What another reading would not carry further is only a name.
+		{"GET", "/api/export/a;b=c/d;e", "x", "export"},
+		{"GET", "/api/export/a%2Fb%2F", "x", "export"},
+		{"GET", "/api/export/100%25", "x", "export"},
+		{"GET", "/api/export/%2541", "x", "export"},
+		{"GET", "/api/weather/pune;now", "x", "city"},
+		{"GET", "/users/a%2Fb", "x", "user"}, // as two segments it would be for all
+		{"GET", "/api/%C3%BC", "x", "api"},
+		{"GET", "/api/\u00fc", "x", "api"},
 
 		{"GET", "/users/5", "x", "user"},
 		{"POST", "/users/5", "x", "new-user"},
