@@ -129,7 +129,7 @@ func (g *Gateway) listen(inFlight context.Context, cfg *config.Config) (public, 
 			return nil, nil, err
 		}
 		d.server.Protocols.SetUnencryptedHTTP2(true) // by prior knowledge only
-		g.guard(d, door.Options{HTTP2: true})
+		g.guard(d, door.Options{HTTP2: true})        //nolint:contextcheck // a listener ends when it is closed
 		public = append(public, d)
 	}
 	if h := cfg.Listen.HTTPS; h != nil {
@@ -138,7 +138,7 @@ func (g *Gateway) listen(inFlight context.Context, cfg *config.Config) (public, 
 			return nil, nil, err
 		}
 		d.server.Protocols.SetHTTP2(true)
-		g.guard(d, door.Options{TLS: &tls.Config{
+		g.guard(d, door.Options{TLS: &tls.Config{ //nolint:contextcheck // as above
 			MinVersion: tls.VersionTLS12,
 			NextProtos: []string{"h2", "http/1.1"},
 			GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {

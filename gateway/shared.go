@@ -202,8 +202,8 @@ func (sh *shared) close(ctx context.Context) error {
 	if sh.fallback == nil {
 		return nil
 	}
-	sh.leases.Close() // all blocks go back, while there is somebody to be told of it
-	sh.leave()
+	sh.leases.Close() //nolint:contextcheck // bounded by itself; all blocks go back, while there is somebody to be told of it
+	sh.leave()        //nolint:contextcheck // bounded by the store's own timeout
 	sh.fallback.Settle(ctx)
 	sh.fallback.Close()
 	return sh.redis.Close()

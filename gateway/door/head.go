@@ -25,7 +25,7 @@ const maxLengthDigits = 18
 // with LF. The error is the answer to one that is malformed, or that two parsers
 // could read differently.
 func readHead(b []byte) (h head, e *httperr.Error) {
-	line, rest, _ := cutLine(b)
+	line, rest := cutLine(b)
 	target, minor, e := readRequestLine(line)
 	if e != nil {
 		return h, e
@@ -33,7 +33,7 @@ func readHead(b []byte) (h head, e *httperr.Error) {
 	var host []byte
 	hosts, lengths, codings := 0, 0, 0
 	for {
-		line, rest, _ = cutLine(rest)
+		line, rest = cutLine(rest)
 		if len(line) == 0 {
 			break
 		}
@@ -72,7 +72,7 @@ func readHead(b []byte) (h head, e *httperr.Error) {
 				return h, expectationFailed()
 			}
 		case is(name, "trailer"):
-			for _, announced := range bytes.Split(value, []byte{','}) {
+			for announced := range bytes.SplitSeq(value, []byte{','}) {
 				if framingField(bytes.Trim(announced, " \t")) {
 					return h, badRequest("The Trailer field announces a field that cannot stand behind a body.")
 				}
@@ -100,9 +100,9 @@ func readHead(b []byte) (h head, e *httperr.Error) {
 }
 
 // cutLine returns the first line of b without its CR LF.
-func cutLine(b []byte) (line, rest []byte, ok bool) {
-	line, rest, ok = bytes.Cut(b, []byte{'\n'})
-	return bytes.TrimSuffix(line, []byte{'\r'}), rest, ok
+func cutLine(b []byte) (line, rest []byte) {
+	line, rest, _ = bytes.Cut(b, []byte{'\n'})
+	return bytes.TrimSuffix(line, []byte{'\r'}), rest
 }
 
 // readRequestLine reads a method, a target and HTTP/1.minor, with one space
@@ -156,7 +156,7 @@ func checkTarget(target, host []byte, hasHost bool) *httperr.Error {
 		return badTarget()
 	}
 	if target[0] == '/' {
-		for i := 0; i < len(path); i++ {
+		for i := range path {
 			if path[i] == '%' && (i+2 >= len(path) || hexDigit(path[i+1]) < 0 || hexDigit(path[i+2]) < 0) {
 				return badRequest("The path has a percent sign that is not followed by two hexadecimal digits.")
 			}
@@ -220,7 +220,7 @@ func readLength(b []byte) (n int64, ok bool) {
 // optional port: a name without percent signs, an IPv4 address, or an IPv6
 // address in brackets and without a zone.
 func validHost(b []byte) bool {
-	host, port := b, []byte(nil)
+	var host, port []byte
 	if len(b) > 0 && b[0] == '[' {
 		end := bytes.IndexByte(b, ']')
 		if end < 0 {
@@ -235,9 +235,7 @@ func validHost(b []byte) bool {
 		}
 		port = bytes.TrimPrefix(port, []byte{':'})
 	} else {
-		if i := bytes.IndexByte(b, ':'); i >= 0 {
-			host, port = b[:i], b[i+1:]
-		}
+		host, port, _ = bytes.Cut(b, []byte{':'})
 		for _, c := range host {
 			if !hostByte[c] {
 				return false

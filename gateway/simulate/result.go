@@ -124,7 +124,7 @@ func (r *Result) Worse() bool {
 	return r.Denied > 0
 }
 
-func (w *world) result(o *Options) *Result {
+func (w *world) result() *Result {
 	l, p := w.ledger, w.patient
 	r := &Result{
 		Requests: l.requests, Allowed: l.allowed, Denied: l.denied, Refused: l.refused, Unmatched: l.unmatched,

@@ -106,9 +106,9 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 	if err := replay(ctx, in, worlds, &o, &read); err != nil {
 		return nil, err
 	}
-	result := worlds[0].result(&o)
+	result := worlds[0].result()
 	if len(worlds) > 1 {
-		result.Against = worlds[1].result(&o)
+		result.Against = worlds[1].result()
 		result.NewlyDenied, result.NewlyAllowed = new(int64), new(int64)
 		*result.NewlyDenied, *result.NewlyAllowed = worlds[0].newly, worlds[1].newly
 	}
@@ -186,19 +186,19 @@ func replay(ctx context.Context, in *merged, worlds []*world, o *Options, read *
 		patients = append(patients, decided)
 		all.Go(func() {
 			for b := range decided {
-				w.patient.decide(b.records, b.outcomes[i])
+				w.patient.decide(b.records, b.outcomes[i]) //nolint:contextcheck // a rehearsal waits for nothing
 				b.done(idle)
 			}
 			if ctx.Err() == nil {
-				w.patient.finish()
+				w.patient.finish() //nolint:contextcheck // a rehearsal waits for nothing
 			}
 		})
 	}
 	for b := range full {
 		for i, w := range worlds[1:] {
-			deciding.Go(func() { b.outcomes[i+1] = w.ledger.decide(b.records, b.outcomes[i+1][:0]) })
+			deciding.Go(func() { b.outcomes[i+1] = w.ledger.decide(b.records, b.outcomes[i+1][:0]) }) //nolint:contextcheck // a rehearsal waits for nothing
 		}
-		b.outcomes[0] = worlds[0].ledger.decide(b.records, b.outcomes[0][:0])
+		b.outcomes[0] = worlds[0].ledger.decide(b.records, b.outcomes[0][:0]) //nolint:contextcheck // a rehearsal waits for nothing
 		deciding.Wait()
 		compare(b, worlds)
 		b.open.Store(int32(len(worlds))) //nolint:gosec // one or two

@@ -71,7 +71,7 @@ func open(path string, in io.Reader, o *Options, kept *kept, read *atomic.Int64)
 	if path == "-" {
 		s.name = "standard input"
 	} else {
-		f, err := os.Open(path)
+		f, err := os.Open(path) //nolint:gosec // the operator names the file
 		if err != nil {
 			return nil, fmt.Errorf("open the log: %w", err)
 		}
