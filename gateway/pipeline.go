@@ -182,8 +182,7 @@ func (s *snapshot) authenticate(x *exchange, r *http.Request) *httperr.Error {
 		return nil
 	}
 	if x.assumed != nil {
-		x.assume()
-		return nil
+		return s.assume(x)
 	}
 	p, err := s.auth.Authenticate(r, auth.Check{OnlyKnown: true})
 	if errors.Is(err, auth.ErrNotKnown) {

@@ -72,6 +72,9 @@ type Caller struct {
 	// as of most lines of a log: anonymous on a route that takes callers without
 	// one, and elsewhere as the zero Caller, with Plan.
 	Unknown bool
+	// Refused is somebody whose credential is not good: 401 on every route that
+	// looks at it, and on none is anybody charged for it but the edge.
+	Refused bool
 }
 
 // A Verdict is what became of an attempt. It is good until the next one.
@@ -158,13 +161,17 @@ func (h *Rehearsal) Do(a Attempt) Verdict {
 	return v
 }
 
-// assume takes a rehearsal's word for who asks.
-func (x *exchange) assume() {
+// assume takes a rehearsal's word for who asks, or for its not being good.
+func (s *snapshot) assume(x *exchange) *httperr.Error {
+	if x.assumed.Refused {
+		return s.unauthorized()
+	}
 	if x.assumed.Unknown && x.route.auth == config.AuthOptional {
-		return
+		return nil
 	}
 	x.AuthMethod = "assumed"
 	x.User, x.Tenant, x.KeyID, x.TokenPlan = x.assumed.User, x.assumed.Tenant, x.assumed.KeyID, x.assumed.Plan
+	return nil
 }
 
 // A recorder keeps what one attempt asked.

@@ -56,16 +56,15 @@ func (a *asker) do(r *record, at int64) gateway.Verdict {
 	} else {
 		delete(q.Header, a.field)
 	}
-	attempt := gateway.Attempt{At: time.UnixMicro(at), Request: q}
-	if !r.refused {
-		a.as = a.who(r)
-		attempt.As = &a.as
-	}
-	return a.h.Do(attempt)
+	a.as = a.who(r)
+	return a.h.Do(gateway.Attempt{At: time.UnixMicro(at), Request: q, As: &a.as})
 }
 
 // who is the caller of a line. A key id that the key file knows says the rest.
 func (a *asker) who(r *record) gateway.Caller {
+	if r.refused {
+		return gateway.Caller{Refused: true}
+	}
 	c := gateway.Caller{User: r.user, Tenant: r.tenant, KeyID: r.key, Plan: r.pln}
 	if c.User == "" && c.KeyID != "" {
 		c.User = "key:" + c.KeyID
@@ -83,7 +82,7 @@ func (a *asker) who(r *record) gateway.Caller {
 // by address, as limits count it.
 func (a *asker) callerOf(r *record, v *gateway.Verdict) (name string, named bool) {
 	switch {
-	case r.refused || a.as.Unknown:
+	case a.as.Refused || a.as.Unknown:
 		return v.Request.IPBucket, false
 	case a.as.User != "":
 		return a.as.User, true

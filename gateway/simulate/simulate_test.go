@@ -333,7 +333,7 @@ overrides: [{key: partner-b, plan: free}]
 
 // A verdict is what a client learns of one, and who denied.
 type verdict struct {
-	denied     bool
+	status     int // 0: carried
 	by         string
 	retryAfter string
 	waited     time.Duration // in a queue
@@ -359,6 +359,9 @@ func TestTheVerdictsAreThoseOfTheGatewayThatWroteTheLog(t *testing.T) {
 			switch rng.IntN(8) {
 			case 0:
 				path, key = "/open/x", ""
+				if rng.IntN(4) == 0 {
+					key = "wrong" // 401, though nobody needs a key here
+				}
 			case 1:
 				method, path, key = "POST", "/login", ""
 			case 2:
@@ -380,8 +383,8 @@ func TestTheVerdictsAreThoseOfTheGatewayThatWroteTheLog(t *testing.T) {
 			open.Go(func() { // some wait in the queue
 				w, at := httptest.NewRecorder(), time.Now()
 				g.ServeHTTP(w, r)
-				if v.waited = time.Since(at); w.Code == http.StatusTooManyRequests {
-					v.denied, v.retryAfter = true, w.Header().Get("Retry-After")
+				if v.waited = time.Since(at); w.Code < http.StatusInternalServerError { // no upstream is there
+					v.status, v.retryAfter = w.Code, w.Header().Get("Retry-After")
 				}
 			})
 			synctest.Wait() // it is decided
@@ -415,8 +418,8 @@ func TestTheVerdictsAreThoseOfTheGatewayThatWroteTheLog(t *testing.T) {
 	var simulated []verdict
 	r := run(t, Options{Config: cfg, observe: func(_ *record, v *gateway.Verdict) {
 		s := verdict{waited: v.Delay}
-		if v.Refused != nil && v.Refused.Status == http.StatusTooManyRequests {
-			s.denied, s.by = true, v.Request.DeniedBy
+		if v.Refused != nil {
+			s.status, s.by = v.Refused.Status, v.Request.DeniedBy
 			if w := v.Refused.RetryAfter; w > 0 {
 				s.retryAfter = fmt.Sprint(int64((w + time.Second - 1) / time.Second))
 			}
@@ -428,7 +431,7 @@ func TestTheVerdictsAreThoseOfTheGatewayThatWroteTheLog(t *testing.T) {
 	}
 	denied, queued, differ := map[string]int{}, 0, 0
 	for i, v := range live {
-		if v.denied {
+		if v.status != 0 {
 			v.by = lines[i].DeniedBy
 			denied[v.by]++
 		}
@@ -442,7 +445,7 @@ func TestTheVerdictsAreThoseOfTheGatewayThatWroteTheLog(t *testing.T) {
 		}
 	}
 	// Each limit had its say.
-	for _, name := range []string{"edge-ip", "login-try", "slow", "per-second", "per-minute", "strict", "per-ip"} {
+	for _, name := range []string{"edge-ip", "login-try", "slow", "per-second", "per-minute", "strict", "per-ip", "unauthorized", "no_route"} {
 		if denied[name] == 0 {
 			t.Errorf("limit %s denied nothing: %v", name, denied)
 		}
