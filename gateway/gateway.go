@@ -30,6 +30,7 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"net/netip"
 	"os"
@@ -87,6 +88,7 @@ type Gateway struct {
 	instance string // the name of this process among those that share a store
 
 	untrusted    rate.Sometimes // bounds the warning about a proxy nobody trusts
+	unsaid       rate.Sometimes // and about one that does not say who its client is
 	boardWarning rate.Sometimes // and that about a board nobody can write to
 
 	showing sync.Mutex // held while the metric and the log are told of the store's state
@@ -119,6 +121,7 @@ func New(o Options) (*Gateway, error) {
 	g.instance = crand.Text()
 	g.boardWarning = rate.Sometimes{First: 1, Interval: time.Hour}
 	g.untrusted = rate.Sometimes{First: 1, Interval: time.Hour}
+	g.unsaid = rate.Sometimes{First: 1, Interval: time.Hour}
 	var err error
 	if g.denied, err = denycache.New(denycache.Options{}); err != nil {
 		return nil, fmt.Errorf("make the table of denials: %w", err)
@@ -184,6 +187,21 @@ func (g *Gateway) warnUntrusted(peer netip.Addr, header string) {
 	g.untrusted.Do(func() {
 		g.log.Warn("a peer that is not trusted sends the client-address field; if it is your own proxy, every caller behind it shares one bucket: add it to client_ip.trusted_proxies",
 			"peer", peer.String(), "field", header)
+	})
+}
+
+// saysClient reports whether a peer is a proxy that says by the PROXY protocol who
+// its client is, under the configuration in force.
+func (g *Gateway) saysClient(peer net.Addr) bool {
+	s := g.current.Load()
+	return s.cfg.ClientIP.ProxyProtocol && s.clientIP.Trusts(peer.String())
+}
+
+// warnUnsaid tells the operator why connections of a proxy come to nothing.
+func (g *Gateway) warnUnsaid(peer net.Addr) {
+	g.unsaid.Do(func() {
+		g.log.Warn("a connection from a trusted proxy began without a header of the PROXY protocol and was closed; make the proxy send one, or set client_ip.proxy_protocol to false (a health check that only connects is no harm)",
+			"peer", peer.String())
 	})
 }
 

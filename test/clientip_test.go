@@ -3,6 +3,7 @@ package test
 import (
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -476,4 +477,49 @@ func TestCrowdingTheTableBuysNoBudget(t *testing.T) {
 	if got := admitted(t, 10, func(int) answer { return from(1) }); got != 4 {
 		t.Errorf("who had 4 left gets %d", got)
 	}
+}
+
+// A proxy that forwards connections says in front of each whom it comes from. That
+// is the peer then: its budget is spent, and what it says of itself is not believed
+// unless it is a proxy of ours too.
+func TestWhomAProxyNamesInFrontOfAConnectionIsThePeer(t *testing.T) {
+	u := newUpstream(t, nil)
+	g := addressSite(t, u.URL, localProxy+", proxy_protocol: true").start()
+	ask := func(source, preamble, fields string) answer {
+		c := g.dialFrom(source)
+		defer func() { _ = c.Close() }()
+		c.say(preamble + "GET /open HTTP/1.1\r\nHost: a\r\nConnection: close\r\n" + fields + "\r\n")
+		return c.hearAll("GET")
+	}
+	named := func(client string) string { return "PROXY TCP4 " + client + " 192.0.2.1 40000 443\r\n" }
+	forged := func(i int) string { return fmt.Sprintf("X-Forwarded-For: 203.0.113.%d\r\n", i) }
+	if got := admitted(t, 20, func(i int) answer { return ask("", named("198.51.100.7"), forged(i)) }); got != 5 {
+		t.Errorf("the first client: %d of 20 admitted, want 5", got)
+	}
+	h := u.last(t).Header
+	if got := [2]string{h.Get("X-Real-Ip"), h.Get("X-Forwarded-For")}; got != [2]string{"198.51.100.7", "198.51.100.7"} {
+		t.Errorf("the upstream is told %q, want the client that was named, and nothing that it says of itself", got)
+	}
+	if got := admitted(t, 20, func(int) answer { return ask("", named("198.51.100.8"), "") }); got != 5 {
+		t.Errorf("the next client: %d of 20 admitted, want 5", got)
+	}
+	// A proxy of ours in front of that one is believed in its turn.
+	if got := admitted(t, 20, func(i int) answer { return ask("", named("10.0.0.1"), forged(i)) }); got != 20 {
+		t.Errorf("clients behind two proxies: %d of 20 admitted, want all: each has a budget", got)
+	}
+	// Who is no proxy of ours and begins so sends no HTTP.
+	if a := ask("127.0.0.2", named("198.51.100.9"), ""); a.status != 400 {
+		t.Errorf("somebody else's header: %d, want 400", a.status)
+	}
+	if a := ask("127.0.0.2", "", ""); a.status != 200 {
+		t.Errorf("somebody else without a header: %d, want 200", a.status)
+	}
+	// A proxy of ours without one says nothing that can be believed.
+	c := g.dialFrom("")
+	c.say("GET /open HTTP/1.1\r\nHost: a\r\n\r\n")
+	if b, err := io.ReadAll(c); len(b) > 0 {
+		t.Errorf("a proxy without a header hears %q (%v), want nothing", b, err)
+	}
+	const unsaid = "a connection from a trusted proxy began without a header of the PROXY protocol and was closed; make the proxy send one, or set client_ip.proxy_protocol to false (a health check that only connects is no harm)"
+	eventually(t, "the operator is told why", func() bool { return len(g.all(unsaid)) == 1 })
 }

@@ -147,6 +147,13 @@ func disjoint(in []netip.Prefix) ([]netip.Prefix, error) {
 	return out, nil
 }
 
+// Trusts reports whether a peer, named as in http.Request.RemoteAddr, is a trusted
+// proxy. One without an address, behind a unix socket, is if any is.
+func (r *Resolver) Trusts(peer string) bool {
+	a, local := parsePeer(peer)
+	return len(r.trusted) > 0 && (local || r.trusts(a))
+}
+
 // trusts reports whether a folded address is a trusted proxy's.
 func (r *Resolver) trusts(a netip.Addr) bool {
 	i, found := slices.BinarySearchFunc(r.trusted, a, func(p netip.Prefix, a netip.Addr) int {
@@ -165,9 +172,7 @@ func (r *Resolver) Resolve(req *http.Request) Result {
 	res := Result{Peer: peer, Client: peer}
 	lines := req.Header[r.header]
 
-	if len(r.trusted) > 0 {
-		res.PeerTrusted = local || r.trusts(peer)
-	}
+	res.PeerTrusted = len(r.trusted) > 0 && (local || r.trusts(peer))
 	if !res.PeerTrusted || len(lines) == 0 {
 		res.Ignored = len(lines) > 0
 		res.Bucket = r.bucket(peer)

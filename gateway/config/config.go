@@ -87,6 +87,7 @@ type ClientIP struct {
 	TrustedProxies []netip.Prefix // masked; none: the peer is the client
 	Header         string         // canonical; default X-Forwarded-For
 	IPv6Prefix     int            // 1..128, default 64
+	ProxyProtocol  bool           // trusted proxies begin each connection with its header
 }
 
 // Store is where limits are counted. Redis nil means memory: there is no

@@ -146,6 +146,7 @@ func settings(a, b *Config) []setting {
 			return strings.Join(ps, ", ")
 		}),
 		both("client_ip.header", func(c *Config) string { return c.ClientIP.Header }),
+		both("client_ip.proxy_protocol", func(c *Config) string { return strconv.FormatBool(c.ClientIP.ProxyProtocol) }),
 		both("client_ip.ipv6_prefix", func(c *Config) string { return strconv.Itoa(c.ClientIP.IPv6Prefix) }),
 		both("store", func(c *Config) string {
 			if c.Store.Redis == nil {

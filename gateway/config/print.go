@@ -157,6 +157,7 @@ func (c *Config) routesNode() *yaml.Node {
 	ip.list("trusted_proxies", trusted)
 	ip.text("header", c.ClientIP.Header)
 	ip.number("ipv6_prefix", int64(c.ClientIP.IPv6Prefix))
+	ip.boolean("proxy_protocol", c.ClientIP.ProxyProtocol)
 	m.node("client_ip", ip.n)
 
 	st := newMapping(false)

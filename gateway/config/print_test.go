@@ -81,6 +81,7 @@ drain_delay: 0s
 client_ip:
   header: X-Forwarded-For
   ipv6_prefix: 64
+  proxy_protocol: false
 store:
   memory: {max_keys: 1000000}
 auth:

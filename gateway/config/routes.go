@@ -349,7 +349,11 @@ func (f *routesFile) readClientIP(top *object) {
 			c.IPv6Prefix = int(n)
 		}
 	}
-	o.later("proxy_protocol", "false", "false", "off", "no")
+	if v, ok := o.get("proxy_protocol", "true or false"); ok {
+		if c.ProxyProtocol, _ = v.boolean(); c.ProxyProtocol && !f.trusted {
+			v.errorf("its header is believed of trusted proxies only, and there are none; want trusted_proxies beside it, the networks of those that send it")
+		}
+	}
 	o.done()
 }
 

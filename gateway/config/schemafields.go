@@ -29,8 +29,10 @@ func routesSchema() schema {
 				says("Addresses and networks whose forwarding fields are believed. None: the peer is the client."),
 			"header":         def("header").or("X-Forwarded-For").says("The field that carries the client's address: X-Forwarded-For, Forwarded, or one with a single address such as CF-Connecting-IP."),
 			"ipv6_prefix":    whole(1, 128).or(64).says("How many bits make one IPv6 client for limits, 1 to 128."),
-			"proxy_protocol": words("off", "no", "false").or(false).says("The PROXY protocol is not supported yet: only false."),
-		}).says("Whose word counts for the client's address."),
+			"proxy_protocol": def("boolean").or(false).says("Whether the trusted proxies begin each connection with a header of the PROXY protocol, version 1 or 2. They have to, then; nobody else's is looked at."),
+		}).with("if", schema{"properties": map[string]any{"proxy_protocol": schema{"enum": []any{true, "on", "yes"}}}, "required": []string{"proxy_protocol"}}).
+			with("then", schema{"required": []string{"trusted_proxies"}, "properties": map[string]any{"trusted_proxies": schema{"minItems": 1}}}).
+			says("Whose word counts for the client's address."),
 		"store": fields(map[string]schema{
 			"memory": fields(map[string]schema{
 				"max_keys": whole(1, math.MaxInt32).or(1_000_000).says("Entries in each of the two tables in memory. Needs a restart to change."),

@@ -252,15 +252,11 @@ func (o *object) has(name string) bool {
 	return ok
 }
 
-// later refuses a field that this version knows only by name. A scalar equal
-// to one of same says what is the case anyway, and passes.
-func (o *object) later(name, wanted string, same ...string) {
+// later refuses a field that this version knows only by name.
+func (o *object) later(name, wanted string) {
 	o.known = append(o.known, name)
 	v, ok := o.fields[name]
 	if !ok {
-		return
-	}
-	if v.n.Kind == yaml.ScalarNode && slices.Contains(same, v.n.Value) {
 		return
 	}
 	v.keyErrorf("not supported yet; remove it (wanted for now: %s)", wanted)

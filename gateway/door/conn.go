@@ -94,6 +94,9 @@ func (c *conn) Read(p []byte) (int, error) {
 func (c *conn) direct(p []byte) (int, error) {
 	n, err := c.read(p)
 	if n == 0 {
+		if err != nil && c.framing.first {
+			tellProxy(c.Conn, c.o)
+		}
 		return 0, err
 	}
 	if c.framing.state == tunnel {
@@ -239,7 +242,7 @@ func (c *conn) SetDeadline(t time.Time) error {
 
 // CloseWrite ends what is sent, where the connection can do that.
 func (c *conn) CloseWrite() error {
-	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+	if half := halfCloser(c.Conn); half != nil {
 		return half.CloseWrite()
 	}
 	return nil

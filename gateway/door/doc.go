@@ -33,6 +33,8 @@
 //     before its upgrade was answered.
 //   - A head that is not whole within Options.HeaderTimeout is refused (408); a
 //     body of which nothing comes for Options.BodyTimeout ends its connection.
+//   - Whom a connection comes from is believed of those proxies only that
+//     Options.Proxied names, and they have to say it.
 //   - A TLS handshake ends within Options.HeaderTimeout and keeps nobody else
 //     waiting.
 //

@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -457,5 +458,90 @@ func BenchmarkHead(b *testing.B) {
 		if n, err := c.Read(p); n != len(text) || err != nil {
 			b.Fatal(n, err)
 		}
+	}
+}
+
+// Whom a connection comes from is believed of a proxy, in both versions and with
+// TLS inside, and of nobody else.
+func TestAProxySaysWhomAConnectionComesFrom(t *testing.T) {
+	const v1 = "PROXY TCP4 192.0.2.7 192.0.2.8 5555 80\r\n"
+	v2 := "\r\n\r\n\x00\r\nQUIT\n\x21\x11\x00\x0c\xc0\x00\x02\x07\xc0\x00\x02\x08\x15\xb3\x00\x50"
+	local := "\r\n\r\n\x00\r\nQUIT\n\x20\x00\x00\x00"
+	for name, test := range map[string]struct {
+		header  string
+		proxied bool
+		want    string // the client, a status, or "closed"
+	}{
+		"version 1":                   {v1, true, "192.0.2.7"},
+		"version 2":                   {v2, true, "192.0.2.7"},
+		"an IPv6 client":              {"PROXY TCP6 2001:db8::7 2001:db8::8 5555 80\r\n", true, "2001:db8::7"},
+		"the proxy itself":            {local, true, "127.0.0.1"},
+		"unknown":                     {"PROXY UNKNOWN\r\n", true, "127.0.0.1"},
+		"no header":                   {"", true, "closed"},
+		"a header that is none":       {"PROXY TCP4 nonsense\r\n", true, "closed"},
+		"half of one":                 {"PROXY TCP4 192", true, "closed"},
+		"not from a proxy":            {"", false, "127.0.0.1"},
+		"a header, and no proxy":      {v1, false, "400"},
+		"a binary one, and no proxy":  {v2, false, "400"},
+		"two headers":                 {v1 + v1, true, "400"},
+		"a client of our own network": {"PROXY TCP4 127.0.0.1 127.0.0.1 5555 80\r\n", true, "127.0.0.1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			told := make(chan string, 1)
+			o := usual
+			o.HeaderTimeout = 200 * time.Millisecond // for the half of one
+			o.Proxied = func(peer net.Addr) bool { return test.proxied }
+			o.ProxyFailed = func(peer net.Addr) { told <- peer.String() }
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if e := Refused(r); e != nil {
+					w.WriteHeader(e.Status)
+					return
+				}
+				host, _, _ := net.SplitHostPort(r.RemoteAddr)
+				_, _ = io.WriteString(w, host)
+			})}
+			Attach(server)
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				_ = server.Serve(Over(l, o))
+			}()
+			defer func() {
+				_ = server.Close()
+				<-done
+			}()
+			c, err := net.Dial("tcp", l.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+			text := test.header
+			if name != "half of one" {
+				text += "GET / HTTP/1.0\r\n\r\n"
+			}
+			say(t, c, text)
+			res, err := http.ReadResponse(bufio.NewReader(c), nil)
+			got := "closed"
+			if err == nil {
+				b, _ := io.ReadAll(res.Body)
+				if got = string(b); res.StatusCode != 200 {
+					got = strconv.Itoa(res.StatusCode)
+				}
+			}
+			if got != test.want {
+				t.Errorf("%s, want %s", got, test.want)
+			}
+			if test.want == "closed" {
+				if peer := <-told; peer != c.LocalAddr().String() {
+					t.Errorf("told of %s", peer)
+				}
+			}
+		})
 	}
 }

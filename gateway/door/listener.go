@@ -27,13 +27,23 @@ type Options struct {
 	MaxHeader int
 	// MaxFields is how many field lines it may have.
 	MaxFields int
+	// Proxied, if not nil, reports whether a peer is a proxy that says in a header
+	// of the PROXY protocol whom a connection comes from. It is asked for each
+	// connection.
+	Proxied func(peer net.Addr) bool
+	// ProxyFailed, if not nil, is told of connections that such a peer began
+	// without a good header, and that were closed for it.
+	ProxyFailed func(peer net.Addr)
 	// HandshakeFailed, if not nil, is told of TLS handshakes that came to nothing.
-	// It must be safe for concurrent use.
+	// All three must be safe for concurrent use.
 	HandshakeFailed func(client net.Addr, err error)
 }
 
 // Over returns a listener whose connections let in only what is well formed.
 func Over(l net.Listener, o Options) net.Listener {
+	if o.Proxied != nil {
+		l = proxied(l, &o)
+	}
 	if o.TLS == nil {
 		return &plainListener{Listener: l, o: &o}
 	}
@@ -168,6 +178,7 @@ func (l *tlsListener) handshake(c net.Conn) net.Conn {
 			_ = plain.Conn.SetWriteDeadline(time.Now().Add(l.o.HeaderTimeout))
 			_, _ = plain.Conn.Write([]byte("HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\nThis port speaks HTTPS. Use https:// in the address.\n"))
 		}
+		tellProxy(c, l.o)
 		_ = c.Close()
 		if l.o.HandshakeFailed != nil {
 			l.o.HandshakeFailed(c.RemoteAddr(), err)
