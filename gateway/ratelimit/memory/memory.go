@@ -412,7 +412,7 @@ func (s *Store) commit(l *list) (used int) {
 		case it.overflow:
 			s.overflow.set(slot.Charged, slot.After, l.now)
 		case it.entry != nil:
-			it.shard.set(it.entry, slot.Charged, &slot.After)
+			it.shard.update(it.entry, slot.Charged, &slot.After)
 		default:
 			it.shard.insert(&s.arena, it.id, slot.Charged, &slot.After)
 			used++

@@ -65,6 +65,27 @@ func TestACrowdOfNewKeysSharesOneBucket(t *testing.T) {
 	}
 }
 
+// A plan that was raised lets a bucket run out sooner than when it was stored. Its
+// place is there from then on, not from when it would have been.
+func TestABucketThatRunsOutSoonerMakesRoomSooner(t *testing.T) {
+	c := newClock()
+	s := mustStore(t, Options{MaxKeys: 1, Now: c.Load})
+	slow := bucketOf(t, 1, time.Hour, 100)
+	fast := change(t, slow, func(p *ratelimit.Policy) { p.Quota = 3600 })
+	for range 60 {
+		takeOne(t, s, slow, key(0)) // for 60 hours
+	}
+	takeOne(t, s, fast, key(0)) // 61 units at one a second
+	c.pass(61*time.Second - time.Microsecond)
+	if takeOne(t, s, fast, key(1)); s.Overflows() != 1 {
+		t.Fatalf("%d overflows beside a bucket that still counts, want 1", s.Overflows())
+	}
+	c.pass(time.Microsecond)
+	if takeOne(t, s, fast, key(2)); s.Overflows() != 1 {
+		t.Error("no room, though the only bucket has run out")
+	}
+}
+
 // Each policy has an overflow bucket of its own.
 func TestOverflowBucketsOfTwoPoliciesAreTwo(t *testing.T) {
 	s := mustStore(t, Options{MaxKeys: 1})

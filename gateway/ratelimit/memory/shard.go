@@ -82,8 +82,23 @@ func (sh *shard) insert(a *arena, id id, p *ratelimit.Policy, s *ratelimit.State
 	}
 	e := g.put(entry{id: id})
 	sh.set(e, p, s)
-	g.earliest = min(g.earliest, e.until)
-	sh.earliest.Store(min(sh.earliest.Load(), e.until))
+	sh.expect(g, e.until)
+}
+
+// update writes the state of an entry of sh, as p has left it. Mostly it runs out
+// later than before, which whoever sweeps will see; it is sooner if the plan was
+// raised, or if a bucket has forgotten a larger plan.
+func (sh *shard) update(e *entry, p *ratelimit.Policy, s *ratelimit.State) {
+	before := e.until
+	if sh.set(e, p, s); e.until < before {
+		sh.expect(sh.places[sh.place(e.id)], e.until)
+	}
+}
+
+// expect notes that an entry of g, a segment of sh, may run out at a time.
+func (sh *shard) expect(g *segment, at int64) {
+	g.earliest = min(g.earliest, at)
+	sh.earliest.Store(min(sh.earliest.Load(), at))
 }
 
 // split moves about half of the entries of a segment into a new one.
@@ -183,7 +198,7 @@ func (sh *shard) load(e *entry, s *ratelimit.State) {
 	}
 }
 
-// set writes the state of an entry of sh, as p has left it.
+// set writes the state of an entry of sh, as p has left it; see update.
 func (sh *shard) set(e *entry, p *ratelimit.Policy, s *ratelimit.State) {
 	e.spent, e.den, e.num, e.time = s.Spent, s.Den, s.Num, s.Time
 	e.until = p.RunsOut(*s)
