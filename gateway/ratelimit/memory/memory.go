@@ -44,6 +44,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/bits"
 	"sync/atomic"
 	"time"
@@ -55,8 +56,8 @@ const (
 	// DefaultMaxKeys is Options.MaxKeys when it is 0.
 	DefaultMaxKeys = 1_000_000
 
-	// maxKeys keeps the number of an annex within 32 bits.
-	maxKeys = 1 << 31
+	// maxKeys keeps the number of an annex within 32 bits, and is an int everywhere.
+	maxKeys = math.MaxInt32
 
 	// A decision holds a lock for some 100 ns, so the fewest shards serve any number
 	// of cores. Large tables have more, so that no directory gets long.

@@ -96,7 +96,8 @@ func takeOne(tb testing.TB, s *Store, p *ratelimit.Policy, key string) ratelimit
 func key(i int) string { return fmt.Sprintf("{user:%d}", i) }
 
 func TestNewRefuses(t *testing.T) {
-	for _, n := range []int{-1, math.MaxInt} {
+	tooMany := int64(maxKeys) + 1 // of 32 bits it is below 0
+	for _, n := range []int{-1, int(tooMany)} {
 		if s, err := New(Options{MaxKeys: n}); err == nil || s != nil || !strings.Contains(err.Error(), "max keys") {
 			t.Errorf("%d keys: got %v, %v", n, s, err)
 		}
