@@ -110,6 +110,10 @@ func (e *examination) store(ctx context.Context, cfg *config.Config) {
 			e.server(f, c)
 		}
 	}
+	if nodes := store.Nodes(); nodes != nil && nodes.Unassigned() > 0 {
+		e.add(LevelFail, part, fmt.Sprintf("no node of the cluster has %d of its 16384 slots: callers whose counts are there are decided without Redis", nodes.Unassigned()),
+			storeHint(redisstore.KindClusterDown))
+	}
 }
 
 // decisions tells the quickest of a few: what is slower is somebody else's doing.
@@ -163,14 +167,16 @@ func (e *examination) server(f redisstore.Facts, c *config.Redis) {
 		e.add(LevelFail, part, "it is a replica and takes no writes", storeHint(redisstore.KindReadOnly))
 	}
 	switch {
-	case f.MaxMemory == 0 || f.Eviction == "volatile-ttl":
-		e.add(LevelOK, part, "maxmemory-policy "+f.Eviction+", maxmemory "+bytesOrNone(f.MaxMemory), "")
-	case f.Eviction == "noeviction":
-		e.add(LevelWarn, part, fmt.Sprintf("noeviction, with %s of %s in use", bytesOrNone(f.UsedMemory), bytesOrNone(f.MaxMemory)),
-			"when it is full every decision fails; volatile-ttl gives up the counts that end soonest instead")
+	case f.MaxMemory == 0:
+		e.add(LevelOK, part, "maxmemory none, so nothing is evicted", "")
+	case f.Eviction != "noeviction":
+		e.add(LevelWarn, part, "maxmemory-policy "+f.Eviction+" may evict a count that is still needed: its caller starts anew, and nothing shows it",
+			"set maxmemory-policy noeviction and give it enough memory: a full Redis is noticed")
+	case f.UsedMemory*10 > f.MaxMemory*8:
+		e.add(LevelWarn, part, fmt.Sprintf("%s of maxmemory %s are in use; when it is full every decision fails", mebibytes(f.UsedMemory), mebibytes(f.MaxMemory)),
+			"give it more memory")
 	default:
-		e.add(LevelWarn, part, "maxmemory-policy "+f.Eviction+" may evict a count that is still needed: its caller starts anew",
-			"volatile-ttl gives up those that end soonest")
+		e.add(LevelOK, part, fmt.Sprintf("maxmemory-policy noeviction, %s of %s in use", mebibytes(f.UsedMemory), mebibytes(f.MaxMemory)), "")
 	}
 	if !f.AppendOnly && !f.Snapshots && f.Replicas == 0 {
 		e.add(LevelWarn, part, "no persistence and no replica: when it restarts, all counts start anew",
@@ -307,10 +313,7 @@ func aheadOrBehind(d time.Duration) string {
 	return "behind"
 }
 
-func bytesOrNone(n int64) string {
-	if n == 0 {
-		return "none"
-	}
+func mebibytes(n int64) string {
 	return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
 }
 

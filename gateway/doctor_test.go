@@ -107,7 +107,27 @@ func TestTheDoctorSaysWhatIsWrongWithRedis(t *testing.T) {
 		redis := redistest.Start(t, "--save", "", "--maxmemory", "64mb", "--maxmemory-policy", "allkeys-lru")
 		found := examine(t, target, "store: {redis: {url: \""+redis.URL()+"\", timeout: 1s}}")
 		wantFinding(t, found, LevelWarn, "store", "no persistence")
-		wantFinding(t, found, LevelWarn, "store", "allkeys-lru", "volatile-ttl")
+		wantFinding(t, found, LevelWarn, "store", "allkeys-lru", "noeviction")
+	})
+	t.Run("it is as the manual says", func(t *testing.T) {
+		redis := redistest.Start(t, "--maxmemory", "64mb", "--maxmemory-policy", "noeviction")
+		found := examine(t, target, "store: {redis: {url: \""+redis.URL()+"\", timeout: 1s}}")
+		wantFinding(t, found, LevelOK, "store", "noeviction")
+	})
+	t.Run("it is nearly full", func(t *testing.T) {
+		e := &examination{}
+		e.server(redisstore.Facts{Told: true, Eviction: "noeviction", UsedMemory: 90 << 20, MaxMemory: 100 << 20}, &config.Redis{Timeout: time.Second})
+		wantFinding(t, e.found, LevelWarn, "store", "90.0 MiB of maxmemory 100.0 MiB", "more memory")
+	})
+	t.Run("slots of a cluster have no node", func(t *testing.T) {
+		c := redistest.StartCluster(t, 2)
+		for _, node := range c.Nodes {
+			if err := node.Client(t).ClusterDelSlotsRange(t.Context(), 0, 99).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		found := examine(t, target, "store: {redis: {urls: [\"redis://"+c.Addrs()[0]+"\"], timeout: 1s}}")
+		wantFinding(t, found, LevelFail, "store", "100 of its 16384 slots", "--cluster check")
 	})
 	t.Run("it is a replica", func(t *testing.T) {
 		redis := redistest.Start(t, "--replicaof", "127.0.0.1 1")

@@ -253,6 +253,9 @@ func (g *Gateway) storeStateChanged(sh *shared, c fallback.Change) {
 	kind := redisstore.Kind(c.Err)
 	lasted := c.Lasted.Round(time.Millisecond).String()
 	switch {
+	case c.Open && c.Node == redisstore.Unassigned:
+		log.Error("slots of the cluster have no node; for the callers whose counts are there, each route now does what its on_store_failure says, until a node has them",
+			"kind", kind, "error", c.Err, "hint", storeHint(kind))
 	case c.Open && c.Node == "":
 		log.Error("the limit store is away; each route now does what its on_store_failure says, until the store answers again",
 			"kind", kind, "error", c.Err, "hint", storeHint(kind))
@@ -261,8 +264,17 @@ func (g *Gateway) storeStateChanged(sh *shared, c fallback.Change) {
 			"kind", kind, "error", c.Err, "hint", storeHint(kind))
 	case c.Node == "":
 		log.Warn("the limit store is back; limits are shared again", "was_away", lasted)
-	case c.By == c.Node:
+	case c.By == c.Node && c.Node != redisstore.Unassigned:
 		log.Warn("a node of the limit store is back; the limits of its callers are shared again", "was_away", lasted)
+	case c.By == redisstore.Unassigned && c.Node != redisstore.Unassigned:
+		log.Warn("the node that was away is none of the cluster any more, and its slots are nobody's; its callers are as before", "was_away", lasted)
+	case c.ByAway:
+		log.Warn("another node has taken over from the one that was away, and is away itself; the callers are as before", "by", c.By, "was_away", lasted)
+	case c.Node == redisstore.Unassigned:
+		if c.By != c.Node { // else the probe was sent on to somebody whom the client does not know of yet
+			log = log.With("by", c.By)
+		}
+		log.Warn("the slots of the cluster that had no node have one again; the limits of their callers are shared again", "was_away", lasted)
 	default:
 		log.Warn("another node has taken over from the one that was away; the limits of its callers are shared again", "by", c.By, "was_away", lasted)
 	}
@@ -291,9 +303,11 @@ func storeHint(kind string) string {
 	case redisstore.KindMaxClients:
 		return "Redis has as many clients as its maxclients allows: raise it, or see who else is connected"
 	case redisstore.KindOOM:
-		return "Redis has reached maxmemory and evicts nothing: give it more memory, or the policy volatile-ttl"
+		return "Redis has reached maxmemory and evicts nothing: give it more memory"
 	case redisstore.KindMisconf:
 		return "Redis cannot write to its disk and therefore takes no writes: see its log"
+	case redisstore.KindClusterDown:
+		return "the cluster does not serve these keys. While a master restarts or is replaced, wait. Otherwise see redis-cli --cluster check: a master that came back without its nodes.conf has forgotten its slots, and redis-cli --cluster fix gives them to a node"
 	case redisstore.KindLoading:
 		return "Redis is still reading its data; wait"
 	default:

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -232,11 +233,12 @@ func TestADenialOnOneNodeChargesNothingOnTheOthers(t *testing.T) {
 	}
 }
 
+// The local cap is more than any test here asks for while a node is away.
 const clusterPlans = `
 default_plan: free
 plans:
   free:
-    local_cap: 40/hour
+    local_cap: 10000/hour
     limits:
       - {name: per-hour, algorithm: fixed_window, limit: 1000000/hour}
 `
@@ -266,6 +268,7 @@ func (g *gateway) wantAway(user string) {
 // A clusterOfThree is a gateway on a cluster and a caller on each of its nodes:
 // the one that is probed, and two others.
 type clusterOfThree struct {
+	c                        *redistest.Cluster
 	probed, spare            *redistest.Server
 	onProbed, onSpare, other string
 	g                        *gateway
@@ -273,7 +276,7 @@ type clusterOfThree struct {
 
 func newClusterOfThree(t *testing.T, timeout string) *clusterOfThree {
 	c := redistest.StartCluster(t, 3)
-	n := &clusterOfThree{probed: c.NodeOf(t, "rl:v1:{probe}")}
+	n := &clusterOfThree{c: c, probed: c.NodeOf(t, "rl:v1:{probe}")}
 	for _, node := range c.Nodes {
 		switch {
 		case node == n.probed:
@@ -381,6 +384,52 @@ func TestANodeOfTheClusterDies(t *testing.T) {
 			n.g.stop()
 		})
 	}
+}
+
+// A master comes back without its nodes.conf: it knows of no slots, and no node has
+// those that it had. Its callers get what their route says, which is said once; the
+// others are counted on. When the slots are given to another node, all are.
+func TestAMasterOfTheClusterForgetsItsSlots(t *testing.T) {
+	t.Parallel()
+	n := newClusterOfThree(t, "5s")
+	for _, user := range n.users() {
+		wantShared(t, n.ask(user))
+	}
+	at := slices.Index(n.c.Nodes, n.spare)
+	spare := n.spare.Client(t)
+	if err := errors.Join(spare.FlushAll(t.Context()).Err(), spare.ClusterResetHard(t.Context()).Err()); err != nil {
+		t.Fatal(err) // a master with keys does not forget its slots
+	}
+	const nobodys = "slots of the cluster have no node; for the callers whose counts are there, each route now does what its on_store_failure says, until a node has them"
+	eventually(t, "the slots without a node are noticed", func() bool { _ = n.ask(n.onSpare); return len(n.g.all(nobodys)) > 0 })
+	n.g.wantAway(n.onSpare)
+	for until := time.Now().Add(2 * time.Second); time.Now().Before(until); {
+		wantRefused(t, n.ask(n.onSpare))
+		wantShared(t, n.ask(n.onProbed))
+		wantShared(t, n.ask(n.other))
+	}
+	first, last := at*16384/3, (at+1)*16384/3-1
+	for _, node := range n.c.Nodes {
+		if node != n.spare {
+			if err := node.Client(t).ClusterDelSlotsRange(t.Context(), first, last).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := n.probed.Client(t).ClusterAddSlotsRange(t.Context(), first, last).Err(); err != nil {
+		t.Fatal(err)
+	}
+	n.everybodyIsShared(t)
+	if lines := n.g.all(nobodys); len(lines) != 1 || lines[0]["node"] != "unassigned slots" || lines[0]["kind"] != "clusterdown" {
+		t.Errorf("lines that say that slots have no node: %v", lines)
+	}
+	if lines := n.g.all("the slots of the cluster that had no node have one again; the limits of their callers are shared again"); len(lines) != 1 || lines[0]["by"] != nil && lines[0]["by"] != n.probed.Addr() {
+		t.Errorf("lines that say that they have one again: %v", lines)
+	}
+	if lines := slices.Concat(n.g.all(nodeOver), n.g.all(nodeBack)); len(lines) != 0 {
+		t.Errorf("a node is said to be back: %v", lines)
+	}
+	n.g.stop()
 }
 
 // A master dies under load and its replica takes over. At no moment do the callers

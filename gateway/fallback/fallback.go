@@ -116,6 +116,9 @@ type Change struct {
 	// By is who has the buckets of Node now: another one if that took over.
 	By   string
 	Open bool
+	// ByAway is set where By is another one that is away itself: Node is away no
+	// more, but its callers are no better off.
+	ByAway bool
 	// Err is the error that opened it, or on closing the last one before.
 	Err error
 	// Lasted is how long the state before had held.

@@ -254,7 +254,7 @@ func TestWhoTakesOverFromALostNodeIsAskedAtOnce(t *testing.T) {
 		if ch := changes[0]; !ch.Open || ch.Node != "B" || ch.Away != 1 || ch.Nodes != 3 {
 			t.Errorf("the first change: %+v", ch)
 		}
-		if ch := changes[1]; ch.Open || ch.Node != "B" || ch.By != "D" || ch.Away != 0 || ch.Err == nil {
+		if ch := changes[1]; ch.Open || ch.Node != "B" || ch.By != "D" || ch.ByAway || ch.Away != 0 || ch.Err == nil {
 			t.Errorf("the second change: %+v", ch)
 		}
 	})
@@ -266,8 +266,9 @@ func TestWhoTakesOverAndFailsIsAwayAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster()
 		var away []int
+		var changes []fallback.Change
 		f := startCluster(t, c, fallback.Options{Hooks: fallback.Hooks{
-			StateChanged: func(c fallback.Change) { away = append(away, c.Away) },
+			StateChanged: func(c fallback.Change) { away, changes = append(away, c.Away), append(changes, c) },
 		}})
 		lose(t, f, c, "b", "B")
 		c.kill("D")
@@ -279,6 +280,9 @@ func TestWhoTakesOverAndFailsIsAwayAtOnce(t *testing.T) {
 		}
 		if slices.Contains(away, 0) {
 			t.Errorf("nodes away at each change: %v", away)
+		}
+		if len(changes) != 3 || changes[2].Open || changes[2].Node != "B" || changes[2].By != "D" || !changes[2].ByAway {
+			t.Errorf("changes: %+v; want that B has lost all to D, which is away", changes)
 		}
 		c.heal("D")
 		time.Sleep(time.Second)

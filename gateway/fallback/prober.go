@@ -241,6 +241,9 @@ func (f *Fallback) announce(n *node, c *condition, by string) {
 	if !c.open {
 		change.Err = last.err
 	}
+	if heir := (*f.nodes.Load())[by]; heir != nil && heir != n && !c.open {
+		change.ByAway = heir.cond.Load().open
+	}
 	if f.o.Nodes != nil {
 		change.Nodes = len(f.o.Nodes.Spread())
 	}

@@ -135,6 +135,8 @@ func Kind(err error) string {
 		return KindAuth
 	case errors.Is(err, redis.ErrClosed):
 		return KindClosed
+	case errors.Is(err, errUnassigned), errors.Is(err, errNoSlots):
+		return KindClusterDown
 	case errors.Is(err, redis.ErrPoolTimeout), errors.Is(err, redis.ErrPoolExhausted):
 		return KindPool
 	case errors.Is(err, redis.Nil):

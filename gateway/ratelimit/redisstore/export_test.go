@@ -5,6 +5,8 @@ import (
 	_ "embed"
 	"slices"
 
+	"github.com/redis/go-redis/v9"
+
 	"bouncer/gateway/ratelimit"
 )
 
@@ -51,4 +53,14 @@ func (b *Board) Crash() {
 		}
 	})
 	<-b.done
+}
+
+// ErrNoSlots is of a node that knows nothing of the cluster.
+var ErrNoSlots = errNoSlots
+
+// ReadSlots returns what can be used of an answer to CLUSTER SLOTS, and how many
+// slots it gives no node.
+func ReadSlots(answer []redis.ClusterSlot, from string) ([]redis.ClusterSlot, int, error) {
+	used, free, err := readSlots(answer, from)
+	return used, free.size(), err
 }

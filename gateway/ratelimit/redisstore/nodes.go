@@ -3,8 +3,11 @@ package redisstore
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"sync/atomic"
+
+	"github.com/redis/go-redis/v9"
 )
 
 // spreadKeys is how many keys are looked at to find a node each. Of a hundred
@@ -18,6 +21,16 @@ type Nodes struct {
 	s *Store
 	// known is set once the client has a map. It never loses it again.
 	known atomic.Bool
+	// free are the slots that no node has; nil for none.
+	free atomic.Pointer[slotSet]
+}
+
+// nodesOf returns the nodes of the cluster of s, which has not been asked anything
+// yet.
+func nodesOf(s *Store) *Nodes {
+	n := &Nodes{s: s}
+	s.cluster.OnNewNode(func(node *redis.Client) { node.AddHook(slotReader{of: n, from: node.Options().Addr}) })
+	return n
 }
 
 // Nodes returns the masters of the cluster; nil if the store is no cluster.
@@ -26,10 +39,13 @@ func (s *Store) Nodes() *Nodes { return s.nodes }
 // Node returns the address of the master that has the buckets of a partition, ""
 // until [Store.Probe] has reached the cluster once. It waits for nothing: where
 // the map is old, the client asks for another in the background, as it does for a
-// decision. A slot that nobody has is said to be of any node.
+// decision. It is [Unassigned] for a slot that no node has.
 func (n *Nodes) Node(partition string) string {
 	if !n.known.Load() {
 		return ""
+	}
+	if n.unassigned(partition) {
+		return Unassigned
 	}
 	// The slot of a partition is that of all its keys: it is a hash tag.
 	master, err := n.s.cluster.MasterForKey(context.Background(), partition)
@@ -38,6 +54,27 @@ func (n *Nodes) Node(partition string) string {
 	}
 	return master.Options().Addr
 }
+
+// unassigned reports whether a key lies in a slot that no node has.
+func (n *Nodes) unassigned(key string) bool {
+	free := n.free.Load()
+	return free != nil && free.has(slot(key))
+}
+
+// explain says of an error for key that no node has its slot. Any node was asked, in
+// case it knew better; what it answered is no fault of its own.
+func (n *Nodes) explain(err error, key string) error {
+	switch Kind(err) {
+	case KindClusterDown, KindMoved, KindRefused: // the last: sent on to where the former master was
+		if n.unassigned(key) {
+			return fmt.Errorf("%w: %w", errUnassigned, err)
+		}
+	}
+	return err
+}
+
+// Unassigned returns how many slots no node has, of the 16384 of a cluster.
+func (n *Nodes) Unassigned() int { return n.free.Load().size() }
 
 // learn gets to know the cluster.
 func (n *Nodes) learn(ctx context.Context) error {

@@ -200,7 +200,7 @@ func newStore(client Client, o Options, prelude string, clock func() int64) (*St
 		clock:        clock,
 	}
 	if cluster != nil {
-		s.nodes = &Nodes{s: s}
+		s.nodes = nodesOf(s)
 	}
 	return s, nil
 }

@@ -343,13 +343,15 @@ func (s *Store) process(ctx context.Context, c *call) ([]int64, error) {
 		if err == nil {
 			return cmd.Val(), nil
 		}
-		if key, ok := c.args[3].(string); ok && Kind(err) == KindTimeout {
+		key, _ := c.args[3].(string)
+		if key != "" && Kind(err) == KindTimeout {
 			s.warm(key, c.script) //nolint:contextcheck // it outlives the call
 		}
 		if s.cluster == nil {
 			return nil, err
 		}
 		if !redis.IsTryAgainError(err) {
+			err = s.nodes.explain(err, key)
 			s.relearn(ctx, err)
 			return nil, err
 		}
