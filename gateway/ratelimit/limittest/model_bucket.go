@@ -159,6 +159,8 @@ func (l bucketLimit) fill(s state, now, cost int64) state {
 		spent = least(spent, room)
 	}
 	if spent.Cmp(s.units()) <= 0 {
+		// Nothing more, but a store may write down that it drains by these numbers now.
+		s.gone = min(s.gone, l.holding(s, s.units()).gone)
 		return s
 	}
 	return l.holding(s, spent)
