@@ -392,10 +392,9 @@ func parseRate(s string) (Rate, error) {
 		if _, number := strconv.ParseFloat(per, 64); number == nil {
 			guess = fmt.Sprintf(" (did you mean %q?)", per+"s")
 		} else if guess == "" {
-			guess = map[string]string{
-				"s": ` (did you mean "second"?)`, "m": ` (did you mean "minute"?)`, "h": ` (did you mean "hour"?)`,
-				"d": ` (did you mean "day"?)`, "w": ` (did you mean "week"?)`,
-			}[per]
+			if unit, ok := shortUnits[strings.ToLower(per)]; ok {
+				guess = fmt.Sprintf(" (did you mean %q?)", unit)
+			}
 		}
 		return Rate{}, fmt.Errorf("unknown unit %s%s", quote(per), guess)
 	case w <= 0 || w%time.Second != 0:
@@ -404,6 +403,14 @@ func parseRate(s string) (Rate, error) {
 		return Rate{}, fmt.Errorf("the window %s is longer than %s", quote(per), formatDuration(maxWindow))
 	}
 	return Rate{Quota: n, Window: w}, nil
+}
+
+// shortUnits are what people write for the units of a rate, and are too far from
+// them to be guessed by their letters.
+var shortUnits = map[string]string{
+	"s": "second", "sec": "second", "secs": "second", "m": "minute", "min": "minute", "mins": "minute",
+	"h": "hour", "hr": "hour", "hrs": "hour", "d": "day", "daily": "day", "w": "week", "wk": "week",
+	"mo": "month", "mon": "month", "mth": "month",
 }
 
 // String writes the rate as the files have it: "100/minute", "5/15m".
