@@ -81,6 +81,9 @@ func (c *command) explain(args []string) int {
 	if *user == "" && *tenant+*plan != "" {
 		return usage("-tenant and -plan go with -user")
 	}
+	if len(positional) == 0 && (given > 0 || *asJSON || *live || len(header) > 0) {
+		return usage("there is no URL to explain")
+	}
 	addr, err := netip.ParseAddr(*ip)
 	if err != nil {
 		return usage("-ip %q is no address", *ip)

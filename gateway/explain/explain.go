@@ -137,18 +137,18 @@ func Explain(cfg *config.Config, q Query) (*Answer, error) {
 	}
 	defer h.Close() //nolint:errcheck // it logs to nobody
 	v := h.Do(gateway.Attempt{At: q.At, Request: q.Request, As: q.As})
+	if look.err != nil {
+		return explainAway(cfg, q, look.err, verdictOf(v))
+	}
 
 	a := &Answer{
 		Request: q.Request.Method + " " + q.Request.URL.RequestURI(),
 		Client:  clientOf(cfg, v.Request, q.Request),
 		Caller:  callerOf(v.Request, q.As != nil),
 		Cost:    v.Request.Cost,
-		Live:    q.Store != nil && look.err == nil,
+		Live:    q.Store != nil,
 		Limits:  []Limit{},
 		Verdict: verdictOf(v),
-	}
-	if look.err != nil {
-		a.Store = look.err.Error()
 	}
 	rt := routeNamed(cfg, v.Request.Route)
 	if rt != nil {
@@ -174,6 +174,30 @@ func Explain(cfg *config.Config, q Query) (*Answer, error) {
 		}
 	}
 	a.bind()
+	return a, nil
+}
+
+// explainAway answers q where the store could not be looked at: with limits of
+// which nothing is spent, and with what the route does without the store. denied is
+// the verdict of a route that denies then.
+func explainAway(cfg *config.Config, q Query, away error, denied Verdict) (*Answer, error) {
+	q.Store = nil
+	a, err := Explain(cfg, q)
+	if err != nil {
+		return nil, err
+	}
+	a.Store = away.Error()
+	if !a.Verdict.Allowed || a.Route == nil {
+		return a, nil
+	}
+	switch mode := config.FailMode(a.Route.OnStoreFailure); mode {
+	case config.FailDeny:
+		a.Verdict = denied
+	case config.FailAllow:
+		a.Verdict.Why = "a gateway without the store would carry it uncounted (on_store_failure: allow)"
+	case config.FailLocalCap:
+		a.Verdict.Why = "a gateway without the store would carry it as far as its own memory allows (on_store_failure: local_cap)"
+	}
 	return a, nil
 }
 

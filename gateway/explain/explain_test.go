@@ -29,7 +29,8 @@ edge: [edge-ip]
 upstreams: {api: {targets: ["http://127.0.0.1:1"]}}
 routes:
   - {name: all, path: "/api/*", upstream: api}
-  - {name: export, path: "/api/export/*", methods: [GET], upstream: api, cost: 10, limits: [exports]}
+  - {name: export, path: "/api/export/*", methods: [GET], upstream: api, cost: 10, limits: [exports], on_store_failure: allow}
+  - {name: strict, path: /api/strict, upstream: api, on_store_failure: deny}
 `
 
 const plans = `
@@ -169,6 +170,26 @@ func TestAStoreThatIsAwayIsSaid(t *testing.T) {
 	}
 }
 
+// A store that cannot be reached from here is no 503 by itself: the route says
+// what a gateway does without it.
+func TestWithoutTheStoreTheVerdictIsTheRoutes(t *testing.T) {
+	t.Parallel()
+	for target, want := range map[string]explain.Verdict{
+		"/api/x":        {Allowed: true, Why: "a gateway without the store would carry it as far as its own memory allows (on_store_failure: local_cap)"},
+		"/api/export/1": {Allowed: true, Why: "a gateway without the store would carry it uncounted (on_store_failure: allow)"},
+		"/api/strict":   {Status: 503, By: "store_unavailable", Why: "Limits cannot be checked at the moment, and this path is not served without them. Try again shortly."},
+		"/elsewhere":    {Status: 404, By: "no_route", Why: "There is nothing here under this path."},
+	} {
+		a := ask(t, load(t), target, &gateway.Caller{User: "priya123"}, brokenStore{})
+		if a.Verdict != want {
+			t.Errorf("%s: %+v, want %+v", target, a.Verdict, want)
+		}
+		if a.Route != nil && (a.Store == "" || len(a.Limits) < 3) {
+			t.Errorf("%s: store %q and limits %+v, want why the store is not known and what it would have been asked", target, a.Store, a.Limits)
+		}
+	}
+}
+
 func TestWhoIsRefusedAndWhy(t *testing.T) {
 	t.Parallel()
 	cfg := load(t)
@@ -205,7 +226,7 @@ func TestRoutesStandInMatchingOrder(t *testing.T) {
 	for line := range strings.Lines(text.String()) {
 		got = append(got, strings.Fields(line)[0])
 	}
-	if want := "ROUTE hosted export plain digits by-id all"; strings.Join(got, " ") != want {
+	if want := "ROUTE hosted export plain strict digits by-id all"; strings.Join(got, " ") != want {
 		t.Errorf("got %s, want %s", strings.Join(got, " "), want)
 	}
 }
