@@ -199,15 +199,18 @@ func TestWhatCannotStartSaysWhatToDo(t *testing.T) {
 	})
 	t.Run("a wrong command line", func(t *testing.T) {
 		s := openSite(t, u)
-		for _, args := range [][]string{{"serve"}, {"run", "-port", "80"}, {"check", "routes.yaml"}, {"keys"}, {"keys", "mint"}, {"keys", "revoke"}, {"simulate"}} {
+		for _, args := range [][]string{{"serve"}, {"run", "-port", "80"}, {"check", "routes.yaml"}, {"keys"}, {"keys", "mint"}, {"keys", "revoke"}, {"simulate"}, {"explain", "-json"}, {"help", "serve"}} {
 			if r := s.command(args...); r.code != 2 || r.stderr == "" || r.stdout != "" {
 				t.Errorf("gateway %v: exit %d, stdout %q, stderr %q; want 2 and a word on stderr", args, r.code, r.stdout, r.stderr)
 			}
 		}
-		for _, args := range [][]string{{"-h"}, {"--help"}, {"help"}, {"run", "-h"}, {"check", "--help"}, {"keys", "new", "-h"}} {
+		for _, args := range [][]string{{"-h"}, {"--help"}, {"help"}, {"help", "test"}, {"run", "-h"}, {"check", "--help"}, {"keys", "new", "-h"}} {
 			if r := s.command(args...); r.code != 0 || !contains(r.stdout, "xamples:") {
 				t.Errorf("gateway %v: exit %d, %q", args, r.code, r.stdout)
 			}
+		}
+		if r := s.command("help", "schema"); !contains(r.stdout, "gateway schema prints") {
+			t.Errorf("gateway help schema explains something else: %q", r.stdout)
 		}
 	})
 	t.Run("no Redis", func(t *testing.T) {

@@ -67,6 +67,9 @@ func dispatch(args []string, stdout, stderr io.Writer) int {
 	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
 		name, rest = args[0], args[1:]
 	}
+	if len(args) == 2 && args[0] == "help" {
+		return dispatch([]string{args[1], "-h"}, stdout, stderr)
+	}
 	if len(args) > 0 && slices.Contains([]string{"-h", "-help", "--help", "help"}, args[0]) {
 		fmt.Fprint(stdout, usage)
 		return exitOK
