@@ -246,6 +246,21 @@ func TestWhatIsNoLogIsSaidToBeNone(t *testing.T) {
 	}
 }
 
+// Under the routes of another service nobody is denied, whatever the plans: the
+// result says so rather than looking like good news.
+func TestALogOfOtherRoutesIsSaidToBeOne(t *testing.T) {
+	t.Parallel()
+	other := `203.0.113.7 - - [02/Nov/2026:12:00:00 +0000] "GET /elsewhere HTTP/1.1" 200 2` + "\n"
+	own := strings.Replace(other, "/elsewhere", "/api/x", 1)
+	r := run(t, Options{Config: load(t, routes, plans(""))}, other+other+own)
+	if want := "2 of 3 requests match no route"; len(r.Notes) != 1 || !strings.HasPrefix(r.Notes[0], want) {
+		t.Errorf("two of three lines without a route: notes %q, want %q", r.Notes, want)
+	}
+	if r := run(t, Options{Config: load(t, routes, plans(""))}, other+own); len(r.Notes) != 0 {
+		t.Errorf("one of two lines without a route: notes %q, want none", r.Notes)
+	}
+}
+
 // A clock that is set back, and lines that stand far behind their time, lose
 // nothing and let nobody in twice: time stands still until it is reached again.
 func TestAClockThatIsSetBackFreesNothing(t *testing.T) {

@@ -210,6 +210,10 @@ func (r *Result) note(in *merged, worlds []*world) {
 		note("none of %s could be read as a request, so nothing was replayed; -format says how lines are written, -fields what a line of JSON calls things", count(r.Malformed, "line"))
 	case r.Lines == 0:
 		note("there is no line in what was read, so nothing was replayed")
+	case 2*r.Unmatched > r.Requests:
+		// That nobody is denied then says little about the plans.
+		note("%d of %s match no route, so that no plan was asked: is this a log of what routes.yaml serves? -routes names another file, -host the host of lines that have none",
+			r.Unmatched, count(r.Requests, "request"))
 	}
 	if in.counts.late > 0 {
 		note("%d lines stand more than %d lines behind their time; they were decided at the time of the line before", in.counts.late, window)
