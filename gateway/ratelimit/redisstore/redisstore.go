@@ -316,6 +316,10 @@ func (s *Store) probe(ctx context.Context, partition string) error {
 	defer cancel()
 	if s.nodes != nil {
 		if err := s.nodes.learn(ctx); err != nil {
+			if Kind(err) == KindTimeout {
+				// Nobody else may ask as long as the cluster is not known.
+				s.warm(probePartition, s.scripts.taking(bit(s.probes.Algorithm))) //nolint:contextcheck // it outlives the call
+			}
 			return fmt.Errorf("reach the cluster: %w", err)
 		}
 	}

@@ -21,6 +21,9 @@ const (
 // its time is over the connection goes with it. Without this a Redis whose round
 // trip is between a third of the time and all of it would never be used at all.
 //
+// Of a cluster that is not known yet it learns the slots first. Where its own time
+// does not suffice for both, the next one has them.
+//
 // The script is run for no keys, and so does nothing; whatever the server answers,
 // the connection is ready.
 func (s *Store) warm(key string, of *script) {

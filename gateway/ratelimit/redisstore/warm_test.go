@@ -72,3 +72,31 @@ func TestARedisThatIsTooFarForANewConnectionIsUsed(t *testing.T) {
 		return well
 	})
 }
+
+// So is a cluster, whose slots have to be learned first, by nobody but a probe: who
+// is away from the start is asked nothing else.
+func TestAClusterThatIsTooFarForANewConnectionIsUsed(t *testing.T) {
+	t.Parallel()
+	const timeout = 400 * time.Millisecond
+	c := redistest.StartCluster(t, 1)
+	at := far(t, c.Nodes[0], 6*timeout/10)
+	_, port, err := net.SplitHostPort(at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Nodes[0].Client(t).ConfigSet(t.Context(), "cluster-announce-port", port).Err(); err != nil {
+		t.Fatal(err)
+	}
+	client, err := redisstore.NewClusterClient([]string{at}, redisstore.ClientOptions{Timeout: timeout})
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := storeOn(t, client, redisstore.Options{Timeout: timeout})
+	if err := store.Probe(t.Context()); redisstore.Kind(err) != redisstore.KindTimeout {
+		t.Fatalf("with a new connection: %v; want no time for it", err)
+	}
+	soon(t, "a probe finds a connection that is ready", func() bool { return store.Probe(t.Context()) == nil })
+	if spread := store.Nodes().Spread(); len(spread) != 1 {
+		t.Errorf("a partition on each node: %q; want one", spread)
+	}
+}
