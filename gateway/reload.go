@@ -51,6 +51,9 @@ func (g *Gateway) reloadLocked() error {
 		changes = []string{"nothing that matters changed"}
 	}
 	g.log.Info("the new configuration is in force", "hash", cfg.Hash, "changes", changes)
+	if cfg.Store.Redis == nil && old.cfg.Store.Redis != nil {
+		g.log.Warn(countedAlone)
+	}
 	if fixed := config.NeedsRestart(g.bound, cfg); len(fixed) > 0 {
 		g.log.Warn("some changes take effect at the next restart only", "settings", fixed)
 	}

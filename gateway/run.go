@@ -219,13 +219,17 @@ func removeStaleSocket(path string) {
 	_ = os.Remove(path)
 }
 
+// countedAlone is said at the start, and by the reload that takes the store away:
+// each instance then grants the whole of every limit.
+const countedAlone = "limits are counted in the memory of this process: a restart forgets them, and other instances do not share them; set store.redis for that"
+
 // announce says what was started, in the log.
 func (g *Gateway) announce(cfg *config.Config, public, private []*front) {
 	for _, d := range append(public, private...) {
 		g.log.Info("listening", "for", d.name, "address", d.listener.Addr().String())
 	}
 	if cfg.Store.Redis == nil {
-		g.log.Warn("limits are counted in the memory of this process: a restart forgets them, and other instances do not share them; set store.redis for that")
+		g.log.Warn(countedAlone)
 	}
 	g.log.Info("serving", "version", g.options.Version, "configuration", cfg.Summary(), "hash", cfg.Hash, "store", sourceOf(cfg))
 }

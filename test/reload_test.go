@@ -248,6 +248,26 @@ func TestARefusedConfigurationIsNotShownAsActive(t *testing.T) {
 	})
 }
 
+// A reload that takes the store away multiplies every limit by the instances, which
+// is no news of a plain change: it is said as loudly as at the start, and once.
+func TestAReloadThatTakesTheStoreAwayWarns(t *testing.T) {
+	u := newUpstream(t, nil)
+	s := openSite(t, u)
+	s.write("routes.yaml", openRoutes(u, "127.0.0.1:0")+`store: {redis: {url: "redis://`+freeAddress(t)+`"}}`+"\n")
+	g := s.start()
+	const alone = "limits are counted in the memory of this process"
+	if contains(g.output(), alone) {
+		t.Errorf("with a store: %s", g.output())
+	}
+	s.write("routes.yaml", openRoutes(u, "127.0.0.1:0"))
+	eventually(t, "the log warns that each instance counts alone", func() bool { return strings.Count(g.output(), alone) == 1 })
+	s.write("routes.yaml", openRoutes(u, "127.0.0.1:0")+"shutdown_timeout: 29s\n")
+	eventually(t, "the next change is in force", func() bool { return g.reloads("applied") == 2 })
+	if n := strings.Count(g.output(), alone); n != 1 {
+		t.Errorf("warned %d times, want once", n)
+	}
+}
+
 // One change of everything: what a reload can apply is applied, and what only a
 // restart can is named, by those names and no others.
 func TestWhatNeedsARestartIsNamed(t *testing.T) {
