@@ -85,16 +85,19 @@ func (f *Fallback) succeeded(list []began, charges []ratelimit.Charge, ds []rate
 }
 
 // failed counts an error for the node that it is of; for each that the request
-// needed if it is of none of them.
+// needed if it is of none of them. A node that has lost the partition meanwhile is
+// not counted: the request may have been sent on.
 func (f *Fallback) failed(list []began, err error) {
 	name := ""
 	if len(list) > 1 {
 		name = f.o.Nodes.Failed(err)
 	}
 	for i := range list {
-		if b := &list[i]; name == "" || name == b.node.name {
-			b.node.failed(b.cond, b.partition, err)
+		b := &list[i]
+		if name != "" && name != b.node.name || f.nodeOf(b.partition) != b.node {
+			continue // not its error, or it may be that of who has the partition by now
 		}
+		b.node.failed(b.cond, b.partition, err)
 	}
 	f.failure(err)
 }

@@ -292,6 +292,39 @@ func TestWhoTakesOverAndFailsIsAwayAtOnce(t *testing.T) {
 	})
 }
 
+// What was sent to a node and on to another one, that is dead, says nothing of the
+// first, which answers whoever it has still.
+func TestANodeIsNotBlamedForWhoHasItsSlotsNow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster()
+		c.owner["d"] = "A"
+		moved := make(chan struct{})
+		c.remote = newRemote(func(ctx context.Context, cs []ratelimit.Charge, dst []ratelimit.Decision) ([]ratelimit.Decision, error) {
+			if cs[0].Partition == "{a:1}" {
+				<-moved
+			}
+			return c.take(ctx, cs, dst)
+		})
+		f := startCluster(t, c, fallback.Options{})
+		var asking sync.WaitGroup
+		for range 2 * fallback.DefaultConsecutiveFailures {
+			asking.Go(func() { take(t, f.Store(fallback.LocalCap), on(t, "a")) })
+		}
+		synctest.Wait()
+		c.kill("D")
+		c.give("a", "D")
+		close(moved)
+		asking.Wait()
+		if away := f.State().Away; len(away) != 0 {
+			t.Errorf("away: %q; want nobody yet", away)
+		}
+		if s := source(t, f, "d"); s != ratelimit.SourceRedis {
+			t.Errorf("a caller on the node that is well: decided by %s", s)
+		}
+		lose(t, f, c, "a", "D")
+	})
+}
+
 func TestANodeThatIsAwayAtTheStartIsKnownBeforeTheFirstRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster()
