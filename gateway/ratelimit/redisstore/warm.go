@@ -20,6 +20,7 @@ const (
 // finds no connection idle needs three round trips or more instead of one, and when
 // its time is over the connection goes with it. Without this a Redis whose round
 // trip is between a third of the time and all of it would never be used at all.
+// Through TLS that holds up to half of the time, since to dial takes two.
 //
 // Of a cluster that is not known yet it learns the slots first. Where its own time
 // does not suffice for both, the next one has them.
