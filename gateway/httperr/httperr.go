@@ -69,6 +69,11 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
+// linger is how long a client that still sends a body is listened to after an
+// answer that ends the connection: closed at once, the connection could take the
+// answer back (RFC 9112 section 9.6).
+const linger = 500 * time.Millisecond
+
 type problem struct {
 	Type      string   `json:"type"`
 	Title     string   `json:"title"`
@@ -114,6 +119,11 @@ func Write(w http.ResponseWriter, r *http.Request, requestID string, e *Error) {
 	}
 	if e.Close && r.ProtoMajor < 2 {
 		h.Set("Connection", "close")
+	}
+	if r.ContentLength != 0 && r.ProtoMajor < 2 && (e.Close || r.Header.Get("Expect") != "") {
+		// The connection ends, and net/http would first wait for the body, which a
+		// client that reads this does not send.
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(linger))
 	}
 	w.WriteHeader(e.Status)
 	if r.Method != http.MethodHead {
