@@ -11,6 +11,7 @@ import (
 	"bouncer/gateway/config"
 	"bouncer/gateway/proxy"
 	"bouncer/gateway/ratelimit"
+	"bouncer/gateway/rewrite"
 	"bouncer/gateway/telemetry"
 )
 
@@ -99,6 +100,9 @@ func build(cfg *config.Config, gw *Gateway, up map[string]*pooled, storeFor stor
 			rt.forward.Strip = s.auth.Strip
 		}
 		rt.forward.ClientField = cfg.ClientIP.Header
+		if err := rt.reshape(c); err != nil {
+			return nil, fmt.Errorf("%s: routes: %s: %w", c.Pos, c.Name, err)
+		}
 		for _, l := range c.Limits {
 			rt.limits = append(rt.limits, named[l.Name])
 		}
@@ -115,6 +119,36 @@ func build(cfg *config.Config, gw *Gateway, up map[string]*pooled, storeFor stor
 		}
 	}
 	return s, nil
+}
+
+// reshape compiles what a route changes in requests and answers.
+func (rt *route) reshape(c *config.Route) (err error) {
+	switch {
+	case c.StripPrefix != "":
+		rt.path, err = rewrite.StripPrefix(c.StripPrefix)
+	case c.Rewrite != nil:
+		rt.path, err = rewrite.Replace(c.Rewrite.Match, c.Rewrite.Replace)
+	}
+	if err != nil {
+		return err
+	}
+	if c.RequestHeaders != nil {
+		if rt.forward.Fields, err = rewrite.NewFields(*c.RequestHeaders); err != nil {
+			return fmt.Errorf("request_headers: %w", err)
+		}
+	}
+	if c.ResponseHeaders != nil {
+		if rt.answer, err = rewrite.NewFields(*c.ResponseHeaders); err != nil {
+			return fmt.Errorf("response_headers: %w", err)
+		}
+	}
+	if c.MaxBody != config.AnySize {
+		most := int64(c.MaxBody)
+		rt.forward.MaxBody = &most
+	}
+	rt.forward.Timeout = c.Timeout
+	rt.cors = makeCORS(c)
+	return nil
 }
 
 // algorithms are the names the configuration uses.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"runtime/debug"
 	"time"
 
@@ -11,7 +12,6 @@ import (
 	"bouncer/gateway/config"
 	"bouncer/gateway/door"
 	"bouncer/gateway/httperr"
-	"bouncer/gateway/proxy"
 	"bouncer/gateway/ratelimit"
 	"bouncer/gateway/scope"
 	"bouncer/gateway/telemetry"
@@ -23,11 +23,13 @@ type exchange struct {
 	response response
 	deciding decisionContext // what the store is called with
 
-	route    *route     // nil if none matched
-	plan     *plan      // nil if the caller has none
-	planFrom planSource // who says so
-	assumed  *Caller    // who it is, in a rehearsal that is told so; else nil
-	flight   telemetry.Flight
+	route     *route     // nil if none matched
+	to        *url.URL   // what the upstream is asked for; nil for what the client asked for
+	preflight bool       // it only asks whether a page may use the route (CORS)
+	plan      *plan      // nil if the caller has none
+	planFrom  planSource // who says so
+	assumed   *Caller    // who it is, in a rehearsal that is told so; else nil
+	flight    telemetry.Flight
 
 	// Room for the usual number of limits, so that a decision allocates nothing.
 	chargeRoom   [4]ratelimit.Charge
@@ -57,6 +59,10 @@ func (s *snapshot) walk(x *exchange, r *http.Request) *httperr.Error {
 	if refused := s.decide(x, r); refused != nil {
 		return refused
 	}
+	if x.preflight {
+		x.response.WriteHeader(http.StatusNoContent)
+		return nil
+	}
 	if x.route.usage {
 		return s.answerUsage(x, r)
 	}
@@ -65,7 +71,9 @@ func (s *snapshot) walk(x *exchange, r *http.Request) *httperr.Error {
 		return refused
 	}
 	// 502, 504
-	return x.route.upstream.Forward(&x.response, r, &x.Request, x.route.forward)
+	how := x.route.forward
+	how.To = x.to
+	return x.route.upstream.Forward(&x.response, r, &x.Request, how)
 }
 
 // decide finds out who asks for what, and whether there is budget for it. There
@@ -79,9 +87,12 @@ func (s *snapshot) decide(x *exchange, r *http.Request) *httperr.Error {
 	if refused := s.chargeEdge(x, r); refused != nil {
 		return refused
 	}
-	// 400, 404, 405
+	// 400, 404, 405, 413
 	if noRoute != nil {
 		return noRoute
+	}
+	if x.preflight {
+		return nil // a browser asks for leave: free, and without credentials
 	}
 	// 401; 429 for an address that guesses
 	if refused := s.authenticate(x, r); refused != nil {
@@ -97,7 +108,10 @@ func (s *snapshot) begin(w http.ResponseWriter, r *http.Request) *exchange {
 	x := &exchange{}
 	x.Arrived = time.Now()
 	x.deciding = decisionContext{Context: r.Context(), x: x}
-	x.response = response{ResponseWriter: w, fields: s.cfg.ClientHeaders, leaving: s.gw.draining.Load() && r.ProtoMajor == 1}
+	x.response = response{
+		ResponseWriter: w, request: r, scope: &x.Request,
+		fields: s.cfg.ClientHeaders, leaving: s.gw.draining.Load() && r.ProtoMajor == 1,
+	}
 	return x
 }
 
@@ -126,17 +140,38 @@ func (s *snapshot) findRoute(x *exchange, r *http.Request) *httperr.Error {
 	x.Request.Route, x.Cost = telemetry.Unmatched, 1
 	refused := door.Refused(r)
 	if refused == nil {
-		x.route, refused = s.routes.match(r)
+		x.route, x.preflight, refused = s.routes.match(r)
 	} else if r.ProtoMajor == 1 {
 		r.Host, r.URL.Path = "", "" // they are not the client's, so the log has none
 	}
 	if rt := x.route; rt != nil {
+		x.response.route = rt
 		x.Request.Route, x.Cost = rt.name, rt.cost
 		x.Upstream = rt.upstreamName
-		refused = proxy.Refuse(r)
+		if x.preflight {
+			x.Cost, x.Upstream = 0, ""
+		}
+		if refused = rt.forward.Refuse(r); refused == nil {
+			refused = x.rewritePath(r)
+		}
 	}
 	x.flight = s.gw.telemetry.InFlight(x.Request.Route)
 	return refused
+}
+
+// rewritePath finds out what the upstream is asked for, where that is another path.
+func (x *exchange) rewritePath(r *http.Request) *httperr.Error {
+	if x.route.path == nil {
+		return nil
+	}
+	to, ok := x.route.path.Of(r.URL)
+	if !ok {
+		return badPath()
+	}
+	if to != r.URL {
+		x.to = to
+	}
+	return nil
 }
 
 // chargeEdge turns crowds away before anything costs: no cryptography, no

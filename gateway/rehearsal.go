@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -89,6 +90,12 @@ type Verdict struct {
 	Refused *httperr.Error
 	// Delay is how long the request would wait in the queue of a leaky bucket.
 	Delay time.Duration
+	// To is what an upstream would be asked for, as the route changes it; nil where
+	// it is what the client asks for.
+	To *url.URL
+	// Preflight says that a browser only asks whether a page may use the route: it
+	// is answered here, free of charge.
+	Preflight bool
 	// Edge and Limits are what was asked of the limits of the edge (and, of an
 	// attempt with a bad credential, of auth.failure_limit), and of the plan's and
 	// the route's, in this order; empty where none was asked.
@@ -156,7 +163,7 @@ func (h *Rehearsal) Do(a Attempt) Verdict {
 	} else if x.DeniedBy == "" {
 		x.DeniedBy = v.Refused.Reason
 	}
-	v.PlanFrom = string(x.planFrom)
+	v.PlanFrom, v.To, v.Preflight = string(x.planFrom), x.to, x.preflight
 	v.Edge, v.Limits = h.asked.edge, h.asked.limits
 	return v
 }
@@ -217,10 +224,10 @@ func OpenStore(cfg *config.Config) (*redisstore.Store, error) {
 // Matches reports whether a route by itself would take r.
 func Matches(c *config.Route, r *http.Request) bool {
 	var rs router
-	if err := rs.add(c.Host, c.Path, &route{name: c.Name, methods: c.Methods}); err != nil {
+	if err := rs.add(c.Host, c.Path, &route{name: c.Name, methods: c.Methods, cors: makeCORS(c)}); err != nil {
 		return false
 	}
-	rt, _ := rs.match(r)
+	rt, _, _ := rs.match(r)
 	return rt != nil
 }
 

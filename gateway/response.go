@@ -9,6 +9,7 @@ import (
 
 	"bouncer/gateway/config"
 	"bouncer/gateway/ratelimit"
+	"bouncer/gateway/scope"
 )
 
 // A response counts what is sent to the client and puts the limits' fields
@@ -20,6 +21,9 @@ type response struct {
 	id        string
 	status    int // 0 until a final head was sent
 	bytes     int64
+	request   *http.Request
+	scope     *scope.Request
+	route     *route               // nil if there is none
 	decisions []ratelimit.Decision // what the fields tell; empty: nothing
 	fields    config.ClientHeaders
 	leaving   bool // the gateway is being stopped
@@ -58,9 +62,16 @@ func (w *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return conn, brw, err
 }
 
-// finishHeader adds what the gateway itself tells the client.
+// finishHeader makes the route's changes, and adds what the gateway itself tells
+// the client.
 func (w *response) finishHeader(status int) {
 	h := w.Header()
+	if w.route != nil {
+		w.route.answer.Apply(h, w.request, w.scope)
+		if w.route.cors != nil {
+			tellBrowser(w.route.cors, h, w.request)
+		}
+	}
 	h["X-Request-Id"] = []string{w.id} // the one the log has, whatever the upstream calls it
 	if w.leaving {
 		h["Connection"] = []string{"close"} // go elsewhere next time; HTTP/2 is told by GOAWAY

@@ -9,11 +9,13 @@ import (
 	"unicode/utf8"
 
 	"github.com/go-chi/chi/v5"
+	"github.com/rs/cors"
 
 	"bouncer/gateway/config"
 	"bouncer/gateway/httperr"
 	"bouncer/gateway/proxy"
 	"bouncer/gateway/ratelimit"
+	"bouncer/gateway/rewrite"
 )
 
 // A route is one configured route, compiled: everything a request needs to
@@ -28,7 +30,10 @@ type route struct {
 	upstreamName string
 	upstream     *proxy.Upstream
 	forward      proxy.Forward
-	usage        bool // answered here, with the caller's own limits
+	path         *rewrite.Path   // what the upstream gets for the path; nil for the path as it came
+	answer       *rewrite.Fields // what is changed in answers; nil for nothing
+	cors         *cors.Cors      // nil: what browsers are told is the upstream's business
+	usage        bool            // answered here, with the caller's own limits
 }
 
 // allows reports whether the route takes the method; GET includes HEAD
@@ -171,32 +176,40 @@ func (rs *router) add(host, pattern string, rt *route) error {
 	return rs.hosts[host].add(host, pattern, rt)
 }
 
-// match returns the request's route, or the answer if there is none.
-func (rs *router) match(r *http.Request) (*route, *httperr.Error) {
+// match returns the request's route, or the answer if there is none. A preflight
+// is of the route that it asks about, if that has CORS.
+func (rs *router) match(r *http.Request) (rt *route, preflight bool, refused *httperr.Error) {
 	if r.Method == http.MethodConnect { // its target is no path
-		return nil, proxy.Refuse(r)
+		return nil, false, (&proxy.Forward{}).Refuse(r)
 	}
 	path, ok := matchPath(r)
 	if !ok {
-		return nil, badPath()
+		return nil, false, badPath()
 	}
 	host := hostname(r.Host)
 	found := rs.find(host, path)
 	if found == nil {
-		return nil, &httperr.Error{
+		return nil, false, &httperr.Error{
 			Status: http.StatusNotFound, Reason: "no_route",
 			Detail: "There is nothing here under this path.",
 		}
 	}
 	if strings.ContainsAny(path, ";%") && rs.misread(host, path, found) {
-		return nil, badPath()
+		return nil, false, badPath()
+	}
+	if about := preflightOf(r); about != "" {
+		for _, rt := range found.routes {
+			if rt.cors != nil && rt.allows(about) {
+				return rt, true, nil
+			}
+		}
 	}
 	for _, rt := range found.routes {
 		if rt.allows(r.Method) {
-			return rt, nil
+			return rt, false, nil
 		}
 	}
-	return nil, &httperr.Error{
+	return nil, false, &httperr.Error{
 		Status: http.StatusMethodNotAllowed, Reason: "method_not_allowed",
 		Detail: "This path does not take this method; the Allow field lists those it takes.",
 		Header: http.Header{"Allow": {allowed(found.routes)}},

@@ -130,7 +130,7 @@ func TestTheMostSpecificRouteWinsWhateverTheOrder(t *testing.T) {
 			}
 		}
 		for _, tt := range tests {
-			rt, refused := rs.match(request(t, tt.method, tt.target, tt.host))
+			rt, _, refused := rs.match(request(t, tt.method, tt.target, tt.host))
 			var got string
 			switch {
 			case rt != nil:
@@ -151,14 +151,14 @@ func TestTheMostSpecificRouteWinsWhateverTheOrder(t *testing.T) {
 
 func TestAPathWithoutARouteIs404(t *testing.T) {
 	rs := &router{}
-	if _, refused := rs.match(request(t, "GET", "/x", "h")); refused == nil || refused.Status != http.StatusNotFound {
+	if _, _, refused := rs.match(request(t, "GET", "/x", "h")); refused == nil || refused.Status != http.StatusNotFound {
 		t.Errorf("without any route: %v", refused)
 	}
 	if err := rs.add("", "/a/{id}", &route{name: "a"}); err != nil {
 		t.Fatal(err)
 	}
 	for _, target := range []string{"/", "/a", "/a/", "/a/1/", "/b/1"} {
-		if rt, _ := rs.match(request(t, "GET", target, "h")); rt != nil {
+		if rt, _, _ := rs.match(request(t, "GET", target, "h")); rt != nil {
 			t.Errorf("%s matched %s", target, rt.name)
 		}
 	}

@@ -5,11 +5,13 @@ import (
 	"net/netip"
 	"net/url"
 	"time"
+
+	"bouncer/gateway/rewrite"
 )
 
 // Config is one whole configuration: both files and everything they name,
-// checked, with defaults filled in and secrets read. It is plain values, knows
-// no other package of the gateway, and is never modified after Load.
+// checked, with defaults filled in and secrets read. It is plain values, and is
+// never modified after Load.
 type Config struct {
 	// Files is every file that was read, for the watcher; absolute paths.
 	Files []File
@@ -328,7 +330,35 @@ type Route struct {
 	Limits             []*Limit // named limits, in the order given
 	OnStoreFailure     FailMode
 	ForwardCredentials bool
-	Pos                Pos
+	// What is changed in requests and answers. StripPrefix ("" for none) and
+	// Rewrite are not both there.
+	StripPrefix                     string
+	Rewrite                         *Rewrite
+	RequestHeaders, ResponseHeaders *rewrite.Changes
+	CORS                            *CORS
+	MaxBody                         Size          // of a request's body; AnySize: any
+	Timeout                         time.Duration // until an answer begins; 0: as long as the upstream's own take
+	Pos                             Pos
+}
+
+// Size is a number of bytes.
+type Size int64
+
+// AnySize is no bound.
+const AnySize Size = -1
+
+// Rewrite replaces a whole path; see rewrite.Replace.
+type Rewrite struct{ Match, Replace string }
+
+// CORS says which sites' pages may use a route from a browser (the Fetch
+// standard, section 3.2).
+type CORS struct {
+	Origins     []string // as browsers send them, with one * for subdomains, or "*"
+	Methods     []string // empty: those of the route
+	Headers     []string // of requests; "*" for all
+	Expose      []string // of answers, besides those that the gateway sets
+	Credentials bool
+	MaxAge      time.Duration // how long a browser may keep the answer to a preflight; 0: its own default
 }
 
 // ClientHeaders says which fields tell a client about its limits.

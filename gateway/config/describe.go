@@ -328,6 +328,7 @@ func describeRoute(d *differ, what string, a, b *Route) {
 	d.change(what+" limits", limitNames(a.Limits), limitNames(b.Limits))
 	d.change(what+" on_store_failure", string(a.OnStoreFailure), string(b.OnStoreFailure))
 	d.change(what+" forward_credentials", strconv.FormatBool(a.ForwardCredentials), strconv.FormatBool(b.ForwardCredentials))
+	describeReshaping(d, what, a, b)
 }
 
 func describePlan(d *differ, what string, a, b *Plan) {

@@ -29,23 +29,25 @@ var told = map[string]string{
 	"Redis.Address":       "store.redis.url", "Redis.DB": "store.redis.url",
 	"Redis.Addresses": "store.redis.urls",
 	"Redis.Password":  "store.redis: the password changed", "Sentinel.Password": "store.redis.sentinel: the password changed",
-	"Rate.Quota":              "",
-	"Rate.Window":             "",
-	"Issuer.PublicKeys":       ": the keys changed",
-	"Issuer.Secrets":          ": the keys changed",
-	"Issuer.KeyFiles":         "_file:",
-	"Key.SHA256":              ": another key",
-	"Limit.Algorithm":         "(starts anew)",
-	"Limit.Rate":              "",
-	"Limit.Calendar":          "calendar",
-	"Calendar.Unit":           "-", // goes with the window
-	"Calendar.Location":       "calendar",
-	"Calendar.WeekStart":      "calendar",
-	"Limit.Shadow":            "mode",
-	"Candidate.Burst":         "",
-	"Candidate.Quota":         "",
-	"Lease.Size":              "",
-	"Lease.TTL":               "",
+	"Rate.Quota":         "",
+	"Rate.Window":        "",
+	"Issuer.PublicKeys":  ": the keys changed",
+	"Issuer.Secrets":     ": the keys changed",
+	"Issuer.KeyFiles":    "_file:",
+	"Key.SHA256":         ": another key",
+	"Limit.Algorithm":    "(starts anew)",
+	"Limit.Rate":         "",
+	"Limit.Calendar":     "calendar",
+	"Calendar.Unit":      "-", // goes with the window
+	"Calendar.Location":  "calendar",
+	"Calendar.WeekStart": "calendar",
+	"Limit.Shadow":       "mode",
+	"Candidate.Burst":    "",
+	"Candidate.Quota":    "",
+	"Lease.Size":         "",
+	"Lease.TTL":          "",
+	"Field.Name":         "", "Field.Value": "", // of changes to header fields
+	"CORS.Origins": "cors", "CORS.Methods": "cors", "CORS.Headers": "cors", "CORS.Expose": "cors", "CORS.Credentials": "cors", "CORS.MaxAge": "cors",
 	"Dimension.Kind":          "",
 	"Dimension.Header":        "",
 	"Override.Plan":           "",
@@ -57,6 +59,7 @@ var told = map[string]string{
 // about one of its fields.
 var partWords = map[string]string{
 	"Listen.HTTPS": "listen.https.address", "Redis.Sentinel": "store.redis.sentinel.master", "Auth.APIKeys": "auth.api_keys.file",
+	"Route.Rewrite": "rewrite.match", "Route.RequestHeaders": "request_headers", "Route.ResponseHeaders": "response_headers",
 }
 
 // onlySome are fields that stand in some things of their kind, and mean nothing
@@ -249,6 +252,8 @@ func textOf(v reflect.Value) string {
 			return "" // it may be none, or the unit of a rate
 		}
 		return formatDuration(x)
+	case Size:
+		return x.String()
 	case *url.URL:
 		return x.String()
 	case netip.Prefix:

@@ -12,7 +12,8 @@
 // never ignored.
 //
 // It is not the gateway: it opens no socket, starts nothing, watches nothing
-// and keeps nothing. It knows no other package of the gateway, so each of them
+// and keeps nothing. Of the gateway's packages it knows
+// rewrite alone, for what a route may change, so each of them
 // can be tested without YAML.
 //
 // Hostile input is a problem in the report, never a panic: files are read up to

@@ -24,6 +24,8 @@ import (
 	_ "time/tzdata" // as the program has it
 
 	"github.com/google/go-cmp/cmp"
+
+	"bouncer/gateway/rewrite"
 	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
@@ -141,7 +143,7 @@ func TestGoodFilesLoad(t *testing.T) {
 	if c == nil || len(report.Problems) > 0 {
 		t.Fatalf("problems:\n%s", text(report, dir))
 	}
-	if got := c.Summary(); got != "4 plans, 5 routes, 13 limits" {
+	if got := c.Summary(); got != "4 plans, 7 routes, 13 limits" {
 		t.Error(got)
 	}
 	in := func(name string) string { return filepath.Join(dir, name) }
@@ -215,7 +217,25 @@ func TestGoodFilesLoad(t *testing.T) {
 	})
 	equal("route", c.Routes[1], &Route{
 		Name: "place", Host: "api.example.com", Path: "/api/places/{id:[0-9]+}/{name}", Upstream: "other",
-		Auth: AuthOptional, Cost: 1, Limits: []*Limit{c.Limits[5]}, OnStoreFailure: FailLocalCap,
+		Auth: AuthOptional, Cost: 1, Limits: []*Limit{c.Limits[5]}, OnStoreFailure: FailLocalCap, MaxBody: AnySize,
+	})
+	equal("what a route changes", c.Routes[5], &Route{
+		Name: "shop", Path: "/shop/*", Upstream: "weather", Auth: AuthNone, OnStoreFailure: FailLocalCap, StripPrefix: "/shop",
+		RequestHeaders: &rewrite.Changes{
+			Set:    []rewrite.Field{{Name: "Host", Value: "{host}"}, {Name: "X-Caller", Value: "{user} of {tenant}"}},
+			Add:    []rewrite.Field{{Name: "X-List", Value: "a"}, {Name: "X-List", Value: "b"}, {Name: "X-One", Value: "c"}},
+			Remove: []string{"Cookie"},
+		},
+		ResponseHeaders: &rewrite.Changes{Set: []rewrite.Field{{Name: "X-Frame-Options", Value: "DENY"}}, Remove: []string{"Server"}},
+		CORS: &CORS{
+			Origins: []string{"https://app.example.com", "https://*.example.org:8443"}, Methods: []string{"GET", "PUT"},
+			Headers: []string{"Content-Type"}, Expose: []string{"ETag"}, Credentials: true, MaxAge: 10 * time.Minute,
+		},
+		MaxBody: 10 << 20, Timeout: 5 * time.Second,
+	})
+	equal("another path", c.Routes[6], &Route{
+		Name: "old", Path: "/old/*", Upstream: "weather", Auth: AuthNone, OnStoreFailure: FailLocalCap,
+		Rewrite: &Rewrite{Match: "/old/([0-9]+)/(.*)", Replace: "/new/$2/$1"},
 	})
 	equal("route with limits", c.Routes[2].Limits, []*Limit{c.Limits[2], c.Limits[3], c.Limits[4]})
 	equal("plan", c.Plans[1], &Plan{Name: "pro", LocalCap: &Rate{50, time.Second}, Limits: []*Limit{{

@@ -412,6 +412,7 @@ func (r *Route) node() *yaml.Node {
 	m.list("limits", limits)
 	m.text("on_store_failure", string(r.OnStoreFailure))
 	m.boolean("forward_credentials", r.ForwardCredentials)
+	m.reshaping(r)
 	return m.n
 }
 

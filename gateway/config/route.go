@@ -106,12 +106,8 @@ func (r *routeDecl) read(o *object) (usesKnown bool) {
 		}
 	}
 	r.ForwardCredentials = o.boolean("forward_credentials", r.ForwardCredentials)
-	const wanted = "name, host, path, methods, upstream, auth, cost, limits, on_store_failure and forward_credentials"
-	for _, name := range []string{
-		"headers", "strip_prefix", "rewrite", "request_headers", "response_headers", "cors", "max_body", "timeout",
-	} {
-		o.later(name, wanted)
-	}
+	r.readReshaping(o)
+	o.later("headers", "host, path and methods")
 	o.done()
 	return usesKnown
 }

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"bouncer/gateway/rewrite"
 )
 
 // routesSchema describes routes.yaml, in the order of the documents.
@@ -148,7 +150,74 @@ func routeSchema() schema {
 		"on_store_failure": words(string(FailLocalCap), string(FailDeny), string(FailAllow)).or(string(FailLocalCap)).
 			says("What happens while the store is away. local_cap: each instance admits its share. deny: 503. allow: everything passes."),
 		"forward_credentials": def("boolean").says("Hand the verified credential to the upstream. Default: forward_credentials of the file."),
-	}, "name", "path", "upstream").says("Requests that go to one upstream, and what they cost.")
+		"strip_prefix":        anyOf(written("^(/[^/{}*%?#]+)+$", "a path such as /api")).says("Whole segments that all paths of the route begin with, and that the upstream does not get: /api makes /weather of /api/weather."),
+		"rewrite": fields(map[string]schema{
+			"match":   def("text").says("A regular expression that a path has to match as a whole, in its normal form: capitals in escapes, none where none is needed, no empty segments."),
+			"replace": anyOf(written(`^[/$]([A-Za-z0-9._~!$&'()*+,;=:@/-]|%[0-9A-Fa-f]{2})*$`, "a path such as /v2/$1")).says("What the upstream gets for a path that matches: $1 to $9 are what groups matched, $$ is a dollar. The query stays."),
+		}, "match", "replace").says("Another path for the upstream. Limits and routes go by the path as it came."),
+		"request_headers":  changesSchema(true).says("Fields of the request as the upstream gets it."),
+		"response_headers": changesSchema(false).says("Fields of all answers of the route, the gateway's own too."),
+		"cors":             corsSchema(),
+		"max_body":         anyOf(written(sizePattern.String(), wantedSize), schema{"type": "integer", "minimum": 0}).says("The largest body of a request: bytes, or KB, MB, GB, KiB, MiB, GiB; beyond it 413. Default: any."),
+		"timeout":          def("duration").says("Until the answer begins, with all of sending and connecting, 1ms to 1d; then 504. Default: what the upstream's own timeouts allow."),
+	}, "name", "path", "upstream").with("not", schema{"required": []string{"strip_prefix", "rewrite"}}).says("Requests that go to one upstream, and what they cost.")
+}
+
+// changesSchema describes changes to header fields.
+func changesSchema(ofRequest bool) schema {
+	value := anyOf(written("^([^{\\x00-\\x1f\\x7f]|[{][{]|[{]("+strings.Join(rewrite.Placeholders(), "|")+")[}])+$", "a value"), schema{"type": "number"})
+	fixed := schema{"pattern": anyCase(rewrite.FixedNames())}
+	names := func(host bool, values schema) schema {
+		not := []schema{fixed}
+		if !host {
+			not = append(not, schema{"pattern": anyCase([]string{"host"})})
+		}
+		name := written(headerPattern, "the name of a header").with("not", schema{"anyOf": not})
+		return schema{"type": "object", "propertyNames": name, "maxProperties": maxChanges, "additionalProperties": values}
+	}
+	removed := written(headerPattern, "the name of a header").with("not", schema{"anyOf": []schema{fixed, {"pattern": anyCase([]string{"host"})}}})
+	return fields(map[string]schema{
+		"set":    names(ofRequest, value).says("Fields with the one value they are to have, which may hold {" + strings.Join(rewrite.Placeholders(), "}, {") + "}; {{ is a brace."),
+		"add":    names(false, oneOrSome(value)).says("Values beside those that are there; placeholders as in set."),
+		"remove": listOf(anyOf(removed)).says("Fields that go, before others are set and added."),
+	})
+}
+
+// anyCase is the pattern of some names of fields in any case, with underscores for
+// hyphens; * at the end is anything.
+func anyCase(names []string) string {
+	var b strings.Builder
+	for i, name := range names {
+		if i > 0 {
+			b.WriteByte('|')
+		}
+		for _, c := range name {
+			switch {
+			case c == '-':
+				b.WriteString("[_-]")
+			case c == '*':
+				b.WriteString(".*")
+			default:
+				b.WriteString("[" + strings.ToUpper(string(c)) + string(c) + "]")
+			}
+		}
+	}
+	return "^(" + b.String() + ")$"
+}
+
+func corsSchema() schema {
+	names := listOf(schema{"anyOf": []schema{{"const": "*"}, def("header")}})
+	return fields(map[string]schema{
+		"origins":     some(anyOf(schema{"const": "*"}, written(originPattern.String(), "an origin such as https://app.example.com").with("not", schema{"pattern": "^(https:.*:443|http:.*:80)$"}))).says(`Whose pages may use the route: https://app.example.com, https://*.example.com for subdomains, or "*" for all.`),
+		"methods":     some(anyOf(written("^[^a-z]+$", "a method in upper case such as GET").with("not", enum("CONNECT", "TRACE")))).says("Methods that pages may use. Default: those of the route."),
+		"headers":     names.says(`Fields that pages may send, "*" for all. Default: those that need no leave.`),
+		"expose":      names.says("Fields of answers that pages may read, besides Retry-After, X-Request-Id and those of limits."),
+		"credentials": def("boolean").or(false).says("Whether pages may send cookies and the like; not with the origin \"*\"."),
+		"max_age":     def("duration").says("How long a browser may keep the answer to a preflight, at most 1d. Default: its own, 5s."),
+	}, "origins").with("not", schema{
+		"properties": map[string]any{"origins": schema{"contains": schema{"const": "*"}}, "credentials": schema{"enum": []any{true, "on", "yes"}}},
+		"required":   []string{"origins", "credentials"},
+	}).says("Lets pages of other origins use the route from a browser. Preflights are answered here: not charged, and not asked for credentials. What an upstream says of it is left out.")
 }
 
 // limitNamesSchema is a list of names of limits.

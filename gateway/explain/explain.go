@@ -73,7 +73,9 @@ type Route struct {
 	Auth           string `json:"auth"`
 	OnStoreFailure string `json:"on_store_failure"`
 	Upstream       string `json:"upstream,omitempty"`
-	Why            string `json:"why"`
+	// Target is what the upstream is asked for, where the route changes it.
+	Target string `json:"target,omitempty"`
+	Why    string `json:"why"`
 }
 
 // Caller is who asks.
@@ -155,6 +157,12 @@ func Explain(cfg *config.Config, q Query) (*Answer, error) {
 		a.Route = &Route{
 			Name: rt.Name, Path: rt.Path, Host: rt.Host, At: rt.Pos.String(), Auth: string(rt.Auth),
 			OnStoreFailure: string(rt.OnStoreFailure), Upstream: rt.Upstream, Why: whyRoute(cfg, rt, q.Request),
+		}
+		if v.To != nil {
+			a.Route.Target = v.To.RequestURI()
+		}
+		if v.Preflight {
+			a.Route.Why += "; a preflight, answered here, free of charge"
 		}
 	} else if v.Request.Route == gateway.UsageRoute {
 		a.Route = &Route{Name: v.Request.Route, Path: cfg.UsagePath, Auth: "as configured", Why: "usage_path: answered here, free of charge"}

@@ -43,7 +43,9 @@ plans:
 overrides: []
 `
 
-func load(t *testing.T) *config.Config {
+func load(t *testing.T) *config.Config { return loadRoutes(t, routes) }
+
+func loadRoutes(t *testing.T, routes string) *config.Config {
 	t.Helper()
 	dir := t.TempDir()
 	o := config.Options{Routes: filepath.Join(dir, "routes.yaml"), Plans: filepath.Join(dir, "plans.yaml")}
@@ -228,5 +230,28 @@ func TestRoutesStandInMatchingOrder(t *testing.T) {
 	}
 	if want := "ROUTE hosted export plain strict digits by-id all"; strings.Join(got, " ") != want {
 		t.Errorf("got %s, want %s", strings.Join(got, " "), want)
+	}
+}
+
+func TestWhereARouteSendsARequestIsSaid(t *testing.T) {
+	changed := strings.Replace(routes, "cost: 10,", "strip_prefix: /api/export, cors: {origins: [\"*\"]}, cost: 10,", 1)
+	cfg := loadRoutes(t, changed)
+	q := explain.Query{At: time.Unix(0, 0), Request: httptest.NewRequest("GET", "/api/export/9?x=1", nil), As: &gateway.Caller{User: "u"}}
+	a, err := explain.Explain(cfg, q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	if err := a.WriteText(&b); err != nil || a.Route.Target != "/9?x=1" || !strings.Contains(b.String(), "the upstream is asked for /9?x=1") {
+		t.Errorf("%q, %v:\n%s", a.Route.Target, err, b.String())
+	}
+	q.Request = httptest.NewRequest("OPTIONS", "/api/export/9", nil)
+	q.Request.Header.Set("Origin", "https://a.example")
+	q.Request.Header.Set("Access-Control-Request-Method", "GET")
+	if a, err = explain.Explain(cfg, q); err != nil {
+		t.Fatal(err)
+	}
+	if len(a.Limits) != 0 || !a.Verdict.Allowed || a.Cost != 0 || !strings.Contains(a.Route.Why, "preflight") {
+		t.Errorf("a preflight: %+v %+v, limits %v", a.Route, a.Verdict, a.Limits)
 	}
 }

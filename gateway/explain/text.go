@@ -22,6 +22,9 @@ func (a *Answer) WriteText(w io.Writer) error {
 			row("", "%s: auth %s, cost %d, on_store_failure %s, upstream %s", rt.At, rt.Auth, a.Cost, rt.OnStoreFailure, rt.Upstream)
 		}
 	}
+	if a.Route != nil && a.Route.Target != "" {
+		row("", "the upstream is asked for %s", a.Route.Target)
+	}
 	row("caller", "%s", a.Caller.words())
 	if a.Plan != nil {
 		row("plan", "%s, from %s", a.Plan.Name, a.Plan.From)

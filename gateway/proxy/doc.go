@@ -15,7 +15,8 @@
 // the target's own path stands in front. The Host field is the target's host,
 // for http and https alike, so that virtual hosts and TLS server names agree;
 // the client's Host travels in X-Forwarded-Host. Compression is neither asked
-// for nor undone.
+// for nor undone. A route may have another path sent (Forward.To), and other
+// fields and another Host (Forward.Fields).
 //
 // Everything that the gateway says in its own name (X-Forwarded-*, Forwarded,
 // X-Real-*, True-Client-IP, X-Auth-User/-Tenant/-Plan/-Key-Id, X-Request-Id,
@@ -58,10 +59,6 @@
 // come to this.
 //
 // # Known limits
-//
-// A request with both Content-Length and Transfer-Encoding is read by the
-// latter alone, and carried with it alone: net/http removes the length without
-// telling. What stands behind the chunks is the next request of the connection.
 //
 // Trailers that an HTTP/2 upstream sends beside a Content-Length reach HTTP/2
 // clients only; HTTP/1.1 has no place for them. When an upstream names fields

@@ -19,7 +19,8 @@ const (
 	ReasonTimeout     = "upstream_timeout"     // no connection or no head in time: 504
 	ReasonBroken      = "upstream_broken"      // reset, malformed, too large a head: 502
 	ReasonClientLeft  = "client_left"          // 499, nothing is to be written
-	ReasonClientBody  = "client_body"          // 400, 408 or 413
+	ReasonClientBody  = "client_body"          // 400 or 408
+	ReasonTooLarge    = "body_too_large"       // 413
 )
 
 // errStalled is the cause when an upstream took no more of the request.
@@ -89,11 +90,12 @@ func clientLeft(err error) *httperr.Error {
 
 // clientBody explains why the client's body could not be read to its end.
 func clientBody(r *http.Request, err error) *httperr.Error {
+	if big, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return tooLarge(big)
+	}
 	e := &httperr.Error{Close: true, Reason: ReasonClientBody, Err: &clientError{"read the request body", err}}
 	_, onWire := errors.AsType[*net.OpError](err)
-	switch _, tooLarge := errors.AsType[*http.MaxBytesError](err); {
-	case tooLarge:
-		e.Status, e.Detail = http.StatusRequestEntityTooLarge, "The request body is too large."
+	switch {
 	case isTimeout(err):
 		e.Status, e.Detail = http.StatusRequestTimeout, "The request body did not arrive in time."
 	case onWire, errors.Is(err, io.ErrUnexpectedEOF), r.ProtoMajor >= 2:
@@ -104,6 +106,17 @@ func clientBody(r *http.Request, err error) *httperr.Error {
 		e.Status, e.Detail = http.StatusBadRequest, "The request body is malformed."
 	}
 	return e
+}
+
+// tooLarge is the answer to a body of more bytes than a route takes.
+func tooLarge(err *http.MaxBytesError) *httperr.Error {
+	return &httperr.Error{
+		Status: http.StatusRequestEntityTooLarge,
+		Detail: fmt.Sprintf("The request body is too large: this route takes %d bytes at most.", err.Limit),
+		Close:  true,
+		Reason: ReasonTooLarge,
+		Err:    &clientError{"read the request body", err},
+	}
 }
 
 // isHandshakeError reports whether TLS with the upstream failed.

@@ -7,9 +7,11 @@ import (
 	"log"
 	"net/http"
 	"net/http/httputil"
+	"net/url"
 	"time"
 
 	"bouncer/gateway/httperr"
+	"bouncer/gateway/rewrite"
 	"bouncer/gateway/scope"
 )
 
@@ -23,6 +25,18 @@ type Forward struct {
 	// in, such as CF-Connecting-IP. From anybody else it is removed, since an
 	// upstream may believe it too. Empty: none but the well-known ones.
 	ClientField string
+	// Fields are changes to the outgoing header. They are made after Strip and
+	// before the gateway's own fields are set. nil for none.
+	Fields *rewrite.Fields
+	// To is the URL whose path and query a target gets; nil for the request's own.
+	To *url.URL
+	// MaxBody is the largest request body, in bytes; nil for any. A larger one is
+	// refused with 413: before anything is sent, if its length was announced.
+	MaxBody *int64
+	// Timeout bounds the time until the head of the answer is here, with all that
+	// is before it: connecting, other targets, and the client's sending of its
+	// body. 0 for none but those of the upstream.
+	Timeout time.Duration
 }
 
 // noLog is for what httputil.ReverseProxy would print: all of it is in
@@ -45,7 +59,7 @@ var noLog = log.New(io.Discard, "", 0)
 // hijacked, and its 101 did not pass through WriteHeader; s.UpstreamStatus
 // says 101.
 func (u *Upstream) Forward(w http.ResponseWriter, r *http.Request, s *scope.Request, o Forward) *httperr.Error {
-	webSocket, refused := refuse(r)
+	webSocket, refused := o.refuse(r)
 	if refused != nil {
 		return refused
 	}
@@ -92,6 +106,7 @@ type exchange struct {
 	start     time.Time
 	upload    *upload // nil without a request body
 	stop      func()  // releases the upload's context
+	deadline  *deadline
 
 	err      error // why there is no answer
 	answered bool  // the head of the answer is here
@@ -126,6 +141,9 @@ func (x *exchange) begin(w http.ResponseWriter, r *http.Request, s *scope.Reques
 	// builds the new ones in one pass, from the client's own.
 	x.bare = *r
 	x.bare.Header = nil
+	if o.MaxBody != nil && r.Body != nil {
+		x.bare.Body = http.MaxBytesReader(nil, r.Body, *o.MaxBody)
+	}
 	x.answer.w = w
 	x.target, x.tried = x.u.pick(), 1
 	x.take()
@@ -164,6 +182,10 @@ func (x *exchange) end() {
 	if x.stop != nil {
 		x.stop()
 	}
+	if x.deadline != nil {
+		x.deadline.meet()
+		x.deadline.cancel()
+	}
 	// After a panic or a late timer somebody may still hold it.
 	if x.finished && !x.answer.ran {
 		u, timer := x.u, x.answer.timer
@@ -177,7 +199,7 @@ func (x *exchange) end() {
 func (x *exchange) reset() {
 	x.client, x.scope, x.forward, x.webSocket = nil, nil, Forward{}, false
 	x.bare = http.Request{}
-	x.upload, x.stop = nil, nil
+	x.upload, x.stop, x.deadline = nil, nil, nil
 	x.err, x.answered, x.started, x.finished = nil, false, false, false
 	x.interim, x.switched = nil, nil
 	x.answer.w, x.answer.body = nil, nil
@@ -188,8 +210,8 @@ func (x *exchange) reset() {
 // rewrite makes the outgoing request.
 func (x *exchange) rewrite(p *httputil.ProxyRequest) {
 	out := p.Out
-	x.u.targets[x.target].point(out.URL, x.client.URL)
-	out.Host = "" // the URL's
+	x.u.targets[x.target].point(out.URL, x.url())
+	out.Host = x.forward.Fields.Host(x.client, x.scope) // empty: the URL's
 	out.Header = outgoing(x.client, x.scope, x.forward, x.webSocket)
 	for name := range out.Trailer {
 		if forbiddenTrailer(name) {
@@ -201,10 +223,21 @@ func (x *exchange) rewrite(p *httputil.ProxyRequest) {
 	}
 }
 
+// url is what a target is asked for.
+func (x *exchange) url() *url.URL {
+	if x.forward.To != nil {
+		return x.forward.To
+	}
+	return x.client.URL
+}
+
 // RoundTrip implements http.RoundTripper for the exchange's own ReverseProxy:
 // it sends the request to the chosen target or, while no connection can be
 // had, to the others in turn.
 func (x *exchange) RoundTrip(r *http.Request) (*http.Response, error) {
+	if x.forward.Timeout > 0 {
+		r = x.attachDeadline(r)
+	}
 	if r.Body != nil {
 		r = x.attachUpload(r)
 	}
@@ -221,7 +254,7 @@ func (x *exchange) RoundTrip(r *http.Request) (*http.Response, error) {
 		x.take()
 		r = r.WithContext(r.Context()) // a copy: the old one may still be in use
 		to := *r.URL
-		x.u.targets[x.target].point(&to, x.client.URL)
+		x.u.targets[x.target].point(&to, x.url())
 		r.URL = &to
 	}
 }
@@ -229,6 +262,9 @@ func (x *exchange) RoundTrip(r *http.Request) (*http.Response, error) {
 // arrived looks at the head of the answer before ReverseProxy sends it on.
 func (x *exchange) arrived(res *http.Response) error {
 	x.scope.UpstreamStatus = res.StatusCode
+	if !x.deadline.meet() {
+		return errLate
+	}
 	x.answered = true
 	if x.upload != nil {
 		_, _ = x.upload.settle() // an answer came: what went wrong before it does not matter
@@ -272,7 +308,12 @@ func (x *exchange) failure() *httperr.Error {
 	if x.err == nil {
 		x.err = errors.New("no answer")
 	}
-	e := x.u.explain(x.client, x.err, stalled, bodyErr)
+	var e *httperr.Error
+	if !x.deadline.meet() && x.client.Context().Err() == nil {
+		e = x.u.timeout(fmt.Errorf("%w (the route's timeout, %v): %w", errLate, x.forward.Timeout, x.err))
+	} else {
+		e = x.u.explain(x.client, x.err, stalled, bodyErr)
+	}
 	x.scope.UpstreamErr = e.Err
 	return e
 }

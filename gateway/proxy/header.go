@@ -155,7 +155,8 @@ func outgoing(in *http.Request, s *scope.Request, o Forward, webSocket bool) htt
 	if o.Strip != nil {
 		o.Strip(out)
 	}
-	// What follows is out of reach for Connection and Strip.
+	o.Fields.Apply(out, in, s)
+	// What follows is out of reach for Connection, Strip and Fields.
 	if webSocket {
 		out["Connection"], out["Upgrade"] = []string{"Upgrade"}, in.Header["Upgrade"]
 	}
@@ -250,17 +251,17 @@ func validHost(v string) bool {
 	return true
 }
 
-// Refuse returns the answer to a request that [Upstream.Forward] would carry to
+// Refuse returns the answer to a request that [Upstream.Forward] would so carry to
 // no upstream, whatever the state of the upstreams, and nil for any other. Ask
 // before a request is charged: for what cannot be carried nobody should pay.
-func Refuse(r *http.Request) *httperr.Error {
-	_, e := refuse(r)
+func (o *Forward) Refuse(r *http.Request) *httperr.Error {
+	_, e := o.refuse(r)
 	return e
 }
 
 // refuse returns the answer to requests that are not carried at all, and
 // whether the request may become a WebSocket.
-func refuse(r *http.Request) (webSocket bool, e *httperr.Error) {
+func (o *Forward) refuse(r *http.Request) (webSocket bool, e *httperr.Error) {
 	switch r.Method {
 	case http.MethodConnect, http.MethodTrace:
 		return false, &httperr.Error{
@@ -277,6 +278,9 @@ func refuse(r *http.Request) (webSocket bool, e *httperr.Error) {
 			Close:  true,
 			Reason: "bad_target",
 		}
+	}
+	if o.MaxBody != nil && r.ContentLength > *o.MaxBody {
+		return false, tooLarge(&http.MaxBytesError{Limit: *o.MaxBody})
 	}
 	offers := r.Header["Upgrade"]
 	if len(offers) == 0 {

@@ -1,0 +1,427 @@
+package config
+
+import (
+	"fmt"
+	"maps"
+	"net/url"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"bouncer/gateway/rewrite"
+)
+
+// This file reads what a route changes in requests and answers, and how much of
+// them it takes.
+
+// readReshaping reads the fields of a route that are about what is forwarded, not
+// about whether it is.
+func (r *routeDecl) readReshaping(o *object) {
+	r.MaxBody = AnySize
+	if v, ok := o.get("max_body", wantedSize); ok {
+		r.MaxBody, _ = v.size()
+	}
+	if v, ok := o.get("timeout", "a duration such as 30s"); ok {
+		r.Timeout, _ = v.duration(time.Millisecond, day)
+	}
+	if v, ok := o.get("strip_prefix", "a path such as /api"); ok {
+		r.readStripPrefix(v)
+	}
+	if v, ok := o.get("rewrite", "match and replace"); ok {
+		r.Rewrite = v.rewrite()
+		if o.has("strip_prefix") {
+			v.keyErrorf("stands beside strip_prefix, and the two say different things of one path; want one of them")
+		}
+	}
+	if v, ok := o.get("request_headers", "set, add or remove"); ok {
+		r.RequestHeaders = v.changes(true)
+	}
+	if v, ok := o.get("response_headers", "set, add or remove"); ok {
+		r.ResponseHeaders = v.changes(false)
+	}
+	if v, ok := o.get("cors", "origins"); ok {
+		r.CORS = v.cors()
+	}
+}
+
+// readStripPrefix reads strip_prefix: what all paths of the route begin with.
+func (r *routeDecl) readStripPrefix(v value) {
+	s, ok := v.word("a path such as /api")
+	if !ok {
+		return
+	}
+	if _, err := rewrite.StripPrefix(s); err != nil {
+		v.errorf("%s: %v", quote(s), err)
+		return
+	}
+	if r.Path != "" && r.Path != s && !strings.HasPrefix(r.Path, s+"/") {
+		v.errorf("the route's path, %s, does not begin with %s and a whole segment; want what all its paths begin with", quote(r.Path), quote(s))
+		return
+	}
+	r.StripPrefix = s
+}
+
+// rewrite reads match and replace; nil if anything was wrong.
+func (v value) rewrite() *Rewrite {
+	o, ok := v.object("match and replace")
+	if !ok {
+		return nil
+	}
+	w := &Rewrite{}
+	matchAt, matched := o.need("match", "a regular expression of whole paths, such as /v1/(.*)")
+	if matched {
+		w.Match, matched = matchAt.word("a regular expression of whole paths, such as /v1/(.*)")
+	}
+	replaceAt, replaced := o.need("replace", "a path such as /v2/$1")
+	if replaced {
+		w.Replace, replaced = replaceAt.word("a path such as /v2/$1")
+	}
+	o.done()
+	if !matched || !replaced {
+		return nil
+	}
+	if _, err := rewrite.Replace(w.Match, w.Replace); err != nil {
+		what, rest, _ := strings.Cut(err.Error(), ": ")
+		at := replaceAt
+		if what == "match" {
+			at = matchAt
+		}
+		at.errorf("%s", rest)
+		return nil
+	}
+	return w
+}
+
+// maxChanges bounds what one route sets and adds.
+const maxChanges = 100
+
+// changes reads set, add and remove; nil if there are none.
+func (v value) changes(ofRequest bool) *rewrite.Changes {
+	o, ok := v.object("set, add or remove")
+	if !ok {
+		return nil
+	}
+	c := &rewrite.Changes{}
+	if v, ok := o.get("remove", "a list of header names"); ok {
+		vs, names, _ := v.words("header names", false)
+		for i, name := range names {
+			if vs[i].checkField(name, false) {
+				c.Remove = append(c.Remove, name)
+			}
+		}
+	}
+	if v, ok := o.get("set", "header names and their values"); ok {
+		c.Set = v.headerFields(ofRequest, false)
+	}
+	if v, ok := o.get("add", "header names and their values"); ok {
+		c.Add = v.headerFields(false, true)
+	}
+	o.done()
+	if len(c.Set)+len(c.Add) > maxChanges {
+		v.errorf("%d fields; want at most %d", len(c.Set)+len(c.Add), maxChanges)
+	}
+	return c
+}
+
+// checkField reports a field that no route can change.
+func (v value) checkField(name string, host bool) bool {
+	err := rewrite.CheckName(name)
+	if err == nil && strings.EqualFold(name, "Host") && !host {
+		err = fmt.Errorf("can only be set, in request_headers; want set: {Host: \"{host}\"} to keep the client's")
+	}
+	if err != nil {
+		v.errorf("%s %v", quote(name), err)
+	}
+	return err == nil
+}
+
+// headerFields reads names and values, in file order.
+func (v value) headerFields(host, lists bool) []rewrite.Field {
+	o, ok := v.object("header names and their values")
+	if !ok {
+		return nil
+	}
+	var fs []rewrite.Field
+	spelled := map[string]string{}
+	for _, name := range o.names {
+		at := o.fields[name]
+		if !at.atKey().checkField(name, host) {
+			continue
+		}
+		if first, twice := spelled[strings.ToLower(name)]; twice {
+			at.keyErrorf("is %s again: case makes no difference in the names of headers", quote(first))
+			continue
+		}
+		spelled[strings.ToLower(name)] = name
+		const wanted = "a value"
+		if isNull(at.n) {
+			at.keyErrorf("has no value; want one, or the name under remove")
+			continue
+		}
+		vs, texts, ok := []value{at}, []string(nil), false
+		if lists {
+			vs, texts, ok = at.words(wanted+"s", true)
+		} else {
+			var s string
+			s, ok = at.word(wanted)
+			texts = []string{s}
+		}
+		if !ok {
+			continue
+		}
+		for i, text := range texts {
+			if err := rewrite.CheckValue(text); err != nil {
+				vs[i].errorf("%v", err)
+				continue
+			}
+			fs = append(fs, rewrite.Field{Name: name, Value: text})
+		}
+	}
+	return fs
+}
+
+// cors reads cors; nil if anything was wrong.
+func (v value) cors() *CORS {
+	o, ok := v.object("origins")
+	if !ok {
+		return nil
+	}
+	c := &CORS{}
+	any := false
+	if v, ok := o.need("origins", `a list of origins such as https://app.example.com, or ["*"]`); ok {
+		vs, origins, ok := v.words(`origins such as https://app.example.com, or "*"`, false)
+		if ok && len(vs) == 0 {
+			v.errorf("names no origin, so that no browser would be let in; leave cors out for that")
+		}
+		for i, s := range origins {
+			switch {
+			case s == "*":
+				any = true
+			case !isOrigin(s):
+				vs[i].errorf(`%s is not an origin; want a scheme and a host without a path, such as https://app.example.com or https://*.example.com, or "*"`, quote(s))
+				continue
+			}
+			c.Origins = append(c.Origins, s)
+		}
+	}
+	if v, ok := o.get("methods", "a list of methods such as [GET, POST]"); ok {
+		c.Methods, _ = readMethods(v)
+	}
+	list := func(name, what string) (names []string) {
+		v, ok := o.get(name, "a list of "+what)
+		if !ok {
+			return nil
+		}
+		vs, ss, _ := v.words(what, false)
+		for i, s := range ss {
+			if s != "*" && !isToken(s) {
+				vs[i].errorf("%s is not the name of a header; want letters, digits and -, or \"*\"", quote(s))
+				continue
+			}
+			names = append(names, s)
+		}
+		return names
+	}
+	c.Headers, c.Expose = list("headers", "header names"), list("expose", "header names")
+	if v, ok := o.get("credentials", "true or false"); ok {
+		if c.Credentials, _ = v.boolean(); c.Credentials && any {
+			v.errorf(`beside the origin "*" it would let every site act in a caller's name, and browsers refuse it; want the origins by name`)
+		}
+	}
+	c.MaxAge = o.duration("max_age", 0, 0, day)
+	o.done()
+	return c
+}
+
+// isOrigin reports whether s is an origin as browsers send it (RFC 6454 section
+// 6.1), in lower case and without a default port; one "*" may stand for what is in
+// front of a dot.
+func isOrigin(s string) bool {
+	u, err := url.Parse(strings.Replace(s, "://*.", "://any.", 1))
+	if err != nil || u.Scheme == "" || u.Host == "" || u.User != nil || u.Path != "" || u.RawQuery != "" || u.ForceQuery || u.Fragment != "" {
+		return false
+	}
+	port := u.Port()
+	return originPattern.MatchString(s) && isHost(u.Hostname()) &&
+		!(u.Scheme == "https" && port == "443") && !(u.Scheme == "http" && port == "80")
+}
+
+var originPattern = regexp.MustCompile(`^[a-z][a-z0-9+.-]*://([*][.])?([a-z0-9_.-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?$`)
+
+const wantedSize = "a size such as 10MiB, in bytes or with KB, MB, GB, KiB, MiB or GiB"
+
+// sizeUnits are the units of sizes, the largest first.
+var sizeUnits = []struct {
+	name  string
+	bytes int64
+}{{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}, {"GB", 1e9}, {"MB", 1e6}, {"KB", 1e3}}
+
+var sizePattern = regexp.MustCompile(`^(?:(0|[1-9][0-9]{0,14})|(0|[1-9][0-9]{0,8})(GiB|MiB|KiB|GB|MB|KB))$`)
+
+// size reads a number of bytes.
+func (v value) size() (Size, bool) {
+	s, _, ok := v.scalar(wantedSize)
+	if !ok {
+		return AnySize, false
+	}
+	m := sizePattern.FindStringSubmatch(s)
+	if m == nil || v.n.Tag == "!!float" {
+		guess := ""
+		tight := strings.ReplaceAll(s, " ", "")
+		for _, u := range sizeUnits {
+			for _, spelling := range []string{u.name, u.name[:1], u.name[:1] + "b", strings.ToLower(u.name)} {
+				if n, ok := strings.CutSuffix(tight, spelling); ok && guess == "" && decimal.MatchString(n) {
+					guess = fmt.Sprintf(" (did you mean %q?)", n+u.name)
+				}
+			}
+		}
+		v.errorf("%s is not a size; want %s%s", quote(s), wantedSize, guess)
+		return AnySize, false
+	}
+	n, _ := strconv.ParseInt(m[1]+m[2], 10, 64) // one of them is empty
+	for _, u := range sizeUnits {
+		if u.name == m[3] {
+			n *= u.bytes
+		}
+	}
+	return Size(n), true
+}
+
+// String is the size as the files have it, or "none".
+func (s Size) String() string {
+	if s < 0 {
+		return "none"
+	}
+	n := int64(s)
+	for _, u := range sizeUnits {
+		if n > 0 && n%u.bytes == 0 {
+			return strconv.FormatInt(n/u.bytes, 10) + u.name
+		}
+	}
+	return strconv.FormatInt(n, 10)
+}
+
+// describeReshaping tells what is changed otherwise than before.
+func describeReshaping(d *differ, what string, a, b *Route) {
+	d.change(what+" strip_prefix", a.StripPrefix, b.StripPrefix)
+	from, to := orNew(a.Rewrite), orNew(b.Rewrite)
+	d.change(what+" rewrite.match", from.Match, to.Match)
+	d.change(what+" rewrite.replace", from.Replace, to.Replace)
+	describeChanges(d, what+" request_headers", a.RequestHeaders, b.RequestHeaders)
+	describeChanges(d, what+" response_headers", a.ResponseHeaders, b.ResponseHeaders)
+	d.change(what+" cors", a.CORS.text(), b.CORS.text())
+	d.change(what+" max_body", a.MaxBody.String(), b.MaxBody.String())
+	d.change(what+" timeout", orNone(a.Timeout), orNone(b.Timeout))
+}
+
+func describeChanges(d *differ, what string, a, b *rewrite.Changes) {
+	from, to := orNew(a), orNew(b)
+	d.change(what+".remove", strings.Join(from.Remove, ", "), strings.Join(to.Remove, ", "))
+	d.change(what+".set", fieldsText(from.Set), fieldsText(to.Set))
+	d.change(what+".add", fieldsText(from.Add), fieldsText(to.Add))
+}
+
+// orNew is what p points to, or the zero value.
+func orNew[T any](p *T) *T {
+	if p == nil {
+		return new(T)
+	}
+	return p
+}
+
+// orNone is a duration that may be none.
+func orNone(d time.Duration) string {
+	if d == 0 {
+		return ""
+	}
+	return formatDuration(d)
+}
+
+func fieldsText(fs []rewrite.Field) string {
+	var texts []string
+	for _, f := range fs {
+		texts = append(texts, f.Name+": "+f.Value)
+	}
+	return strings.Join(texts, ", ")
+}
+
+// text is cors in one line; empty if there is none.
+func (c *CORS) text() string {
+	if c == nil {
+		return ""
+	}
+	s := "origins " + strings.Join(c.Origins, " ")
+	for _, part := range []struct {
+		what  string
+		words []string
+	}{{"methods", c.Methods}, {"headers", c.Headers}, {"expose", c.Expose}} {
+		if len(part.words) > 0 {
+			s += ", " + part.what + " " + strings.Join(part.words, " ")
+		}
+	}
+	if c.Credentials {
+		s += ", credentials"
+	}
+	if c.MaxAge > 0 {
+		s += ", max_age " + formatDuration(c.MaxAge)
+	}
+	return s
+}
+
+// reshaping adds what a route changes to its node.
+func (m mapping) reshaping(r *Route) {
+	m.text("strip_prefix", r.StripPrefix)
+	if r.Rewrite != nil {
+		n := newMapping(true)
+		n.text("match", r.Rewrite.Match)
+		n.text("replace", r.Rewrite.Replace)
+		m.node("rewrite", n.n)
+	}
+	m.changes("request_headers", r.RequestHeaders)
+	m.changes("response_headers", r.ResponseHeaders)
+	if c := r.CORS; c != nil {
+		n := newMapping(true)
+		n.list("origins", c.Origins)
+		n.list("methods", c.Methods)
+		n.list("headers", c.Headers)
+		n.list("expose", c.Expose)
+		n.boolean("credentials", c.Credentials)
+		n.duration("max_age", c.MaxAge)
+		m.node("cors", n.n)
+	}
+	if r.MaxBody != AnySize {
+		m.text("max_body", r.MaxBody.String())
+	}
+	if r.Timeout > 0 {
+		m.duration("timeout", r.Timeout)
+	}
+}
+
+func (m mapping) changes(name string, c *rewrite.Changes) {
+	if c == nil {
+		return
+	}
+	n := newMapping(true)
+	if len(c.Set) > 0 {
+		set := newMapping(true)
+		for _, f := range c.Set {
+			set.text(f.Name, f.Value)
+		}
+		n.node("set", set.n)
+	}
+	if len(c.Add) > 0 {
+		values := map[string][]string{}
+		for _, f := range c.Add {
+			values[f.Name] = append(values[f.Name], f.Value)
+		}
+		add := newMapping(true)
+		for _, name := range slices.Sorted(maps.Keys(values)) {
+			add.list(name, values[name])
+		}
+		n.node("add", add.n)
+	}
+	n.list("remove", c.Remove)
+	m.node(name, n.n)
+}

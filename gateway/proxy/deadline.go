@@ -1,0 +1,55 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// errLate is why a request was given up whose answer did not begin in time.
+var errLate = errors.New("the answer did not begin in time")
+
+// A deadline gives a request up whose answer has not begun in time. nil is none.
+//
+// Its timer may still be running down when the request has ended, so it is made
+// for each request and refers to nothing that is used again.
+type deadline struct {
+	timer  *time.Timer
+	cancel context.CancelFunc
+
+	mu            sync.Mutex
+	begun, passed bool
+}
+
+// attachDeadline gives the outgoing request a context that ends when the route's
+// time is over.
+func (x *exchange) attachDeadline(r *http.Request) *http.Request {
+	ctx, cancel := context.WithCancel(r.Context())
+	x.deadline = &deadline{cancel: cancel}
+	x.deadline.timer = time.AfterFunc(x.forward.Timeout, x.deadline.pass)
+	return r.WithContext(ctx)
+}
+
+func (d *deadline) pass() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.begun {
+		d.passed = true
+		d.cancel()
+	}
+}
+
+// meet is called when an answer has begun, or none will come. It reports whether
+// there was time left; from then on there is.
+func (d *deadline) meet() bool {
+	if d == nil {
+		return true
+	}
+	d.timer.Stop()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.begun = true
+	return !d.passed
+}
