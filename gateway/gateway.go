@@ -143,6 +143,7 @@ func New(o Options) (*Gateway, error) {
 		return nil, err
 	}
 	g.telemetry.Loaded(cfg.Hash, time.Now())
+	g.telemetry.Store(cfg.Store.Redis != nil)
 	g.watched = report.Files
 	g.logWarnings(report)
 	return g, nil

@@ -45,6 +45,7 @@ func (g *Gateway) reloadLocked() error {
 	}
 	g.lastError = ""
 	g.telemetry.Reloaded(true, cfg.Hash, now)
+	g.telemetry.Store(cfg.Store.Redis != nil)
 	g.logWarnings(report)
 	changes := config.Describe(old.cfg, cfg)
 	if len(changes) == 0 {

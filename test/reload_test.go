@@ -259,8 +259,14 @@ func TestAReloadThatTakesTheStoreAwayWarns(t *testing.T) {
 	if contains(g.output(), alone) {
 		t.Errorf("with a store: %s", g.output())
 	}
+	if v := g.value("gateway_store_shared"); v != 1 {
+		t.Errorf("gateway_store_shared %v with a store", v)
+	}
 	s.write("routes.yaml", openRoutes(u, "127.0.0.1:0"))
 	eventually(t, "the log warns that each instance counts alone", func() bool { return strings.Count(g.output(), alone) == 1 })
+	if v := g.value("gateway_store_shared"); v != 0 {
+		t.Errorf("gateway_store_shared %v without one", v)
+	}
 	s.write("routes.yaml", openRoutes(u, "127.0.0.1:0")+"shutdown_timeout: 29s\n")
 	eventually(t, "the next change is in force", func() bool { return g.reloads("applied") == 2 })
 	if n := strings.Count(g.output(), alone); n != 1 {

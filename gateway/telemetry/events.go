@@ -186,6 +186,16 @@ func (t *Telemetry) loadedLocked(hash string, at time.Time) {
 	t.configHash = hash
 }
 
+// Store says whether the configuration in force has limits counted in a store that
+// instances share; whether that one answers is another matter.
+func (t *Telemetry) Store(shared bool) {
+	v := 0.0
+	if shared {
+		v = 1
+	}
+	t.shared.Set(v)
+}
+
 // Certificates says which certificates the gateway presents, by subject, and
 // when each expires. A subject that is no longer among them loses its series,
 // so that nobody is woken for a certificate that is not in use.

@@ -30,6 +30,7 @@ type metrics struct {
 	lastOK     prometheus.Gauge
 	lastOKTime prometheus.Gauge
 	configInfo *prometheus.GaugeVec // hash
+	shared     prometheus.Gauge
 	certExpiry *prometheus.GaugeVec // subject
 
 	// Those with fixed labels, all there from the start; never changed.
@@ -137,6 +138,8 @@ func newMetrics(reg prometheus.Registerer, o *Options, dropped func() int64) met
 			"When a configuration was last applied, Unix time.")),
 		configInfo: prometheus.NewGaugeVec(gauge("gateway_config_info",
 			"Always 1; the label identifies the content of the configuration in force."), []string{"hash"}),
+		shared: prometheus.NewGauge(gauge("gateway_store_shared",
+			"1 where limits are counted in a store that instances share, 0 where this one counts alone, in its own memory.")),
 		certExpiry: prometheus.NewGaugeVec(gauge("gateway_certificate_expiry_timestamp_seconds",
 			"When a certificate that the gateway presents expires, Unix time."), []string{"subject"}),
 		storeErrors: make(map[string]prometheus.Counter),
@@ -180,7 +183,7 @@ func newMetrics(reg prometheus.Registerer, o *Options, dropped func() int64) met
 		collectors.NewBuildInfoCollector(),
 		m.requests, m.duration, m.added, m.inFlight, m.decisions, m.remaining, m.storeTook,
 		m.fallback, m.overflow, m.unknown, m.leased, m.stranded, m.leasesFull, m.instances, m.upRequests, m.up,
-		m.lastOK, m.lastOKTime, m.configInfo, m.certExpiry,
+		m.lastOK, m.lastOKTime, m.configInfo, m.shared, m.certExpiry,
 		storeErrors, units, auth, reloads, logDropped, denials, pushedOut,
 	)
 	return m
