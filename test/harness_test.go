@@ -354,7 +354,7 @@ var client = &http.Client{
 }
 
 // send makes one request; fields are name, value, name, value, …
-func send(t testing.TB, method, url string, body io.Reader, fields ...string) answer { //nolint:unparam // it takes what trySend takes
+func send(t testing.TB, method, url string, body io.Reader, fields ...string) answer {
 	t.Helper()
 	a, err := trySend(method, url, body, fields...)
 	if err != nil {

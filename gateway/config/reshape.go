@@ -160,13 +160,11 @@ func (v value) headerFields(host, lists bool) []rewrite.Field {
 			at.keyErrorf("has no value; want one, or the name under remove")
 			continue
 		}
-		vs, texts, ok := []value{at}, []string(nil), false
+		vs, texts := []value{at}, []string{""}
 		if lists {
 			vs, texts, ok = at.words(wanted+"s", true)
 		} else {
-			var s string
-			s, ok = at.word(wanted)
-			texts = []string{s}
+			texts[0], ok = at.word(wanted)
 		}
 		if !ok {
 			continue
@@ -352,22 +350,22 @@ func (c *CORS) text() string {
 	if c == nil {
 		return ""
 	}
-	s := "origins " + strings.Join(c.Origins, " ")
+	parts := []string{"origins " + strings.Join(c.Origins, " ")}
 	for _, part := range []struct {
 		what  string
 		words []string
 	}{{"methods", c.Methods}, {"headers", c.Headers}, {"expose", c.Expose}} {
 		if len(part.words) > 0 {
-			s += ", " + part.what + " " + strings.Join(part.words, " ")
+			parts = append(parts, part.what+" "+strings.Join(part.words, " "))
 		}
 	}
 	if c.Credentials {
-		s += ", credentials"
+		parts = append(parts, "credentials")
 	}
 	if c.MaxAge > 0 {
-		s += ", max_age " + formatDuration(c.MaxAge)
+		parts = append(parts, "max_age "+formatDuration(c.MaxAge))
 	}
-	return s
+	return strings.Join(parts, ", ")
 }
 
 // reshaping adds what a route changes to its node.

@@ -80,7 +80,7 @@ func (a *asker) who(r *record) gateway.Caller {
 
 // callerOf is who asked: by name where the line or the key file knows one, else
 // by address, as limits count it.
-func (a *asker) callerOf(r *record, v *gateway.Verdict) (name string, named bool) {
+func (a *asker) callerOf(v *gateway.Verdict) (name string, named bool) {
 	switch {
 	case a.as.Refused || a.as.Unknown:
 		return v.Request.IPBucket, false

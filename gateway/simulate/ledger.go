@@ -98,7 +98,7 @@ func (l *ledger) one(r *record) (denied bool, who *caller) {
 	if l.observe != nil {
 		l.observe(r, &v)
 	}
-	who = l.caller(r, &v)
+	who = l.caller(&v)
 	who.requests++
 	if v.Request.Plan != "" {
 		who.plan = v.Request.Plan
@@ -143,8 +143,8 @@ func (l *ledger) one(r *record) (denied bool, who *caller) {
 	return false, who
 }
 
-func (l *ledger) caller(r *record, v *gateway.Verdict) *caller {
-	name, named := l.ask.callerOf(r, v)
+func (l *ledger) caller(v *gateway.Verdict) *caller {
+	name, named := l.ask.callerOf(v)
 	of := l.unnamed
 	if named {
 		of = l.named
