@@ -153,6 +153,7 @@ func serverRows() []row {
 				x.must(s.rdb.Eval(x.ctx, "for i = 1, 20000 do redis.call('SET', 'filler:' .. i, 'x') end return 1", nil).Err(), "fill redis")
 				var loaded func()
 				return s.direct(func() {
+					s.do("CLIENT", "PAUSE", 10_000, "WRITE") // what is charged behind the SAVE would be forgotten
 					s.do("SAVE")
 					s.Kill()
 					loaded = x.beside(s.Restart)

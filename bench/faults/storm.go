@@ -25,11 +25,12 @@ type storm struct {
 
 const stormGateways = 20
 
-// A probe comes every 400 ms or later, so three a second at most; the board, where
+// A probe comes every 400 ms or later, so three a second at most, and for each that is
+// late a connection is made ready with a call that charges nothing; the board, where
 // instances tell each other who is alive, asks twice a second while it fails; and
 // go-redis makes one connection a second to find out by itself.
 const (
-	stormCalls       = 5 * stormGateways
+	stormCalls       = 8 * stormGateways
 	stormConnections = 6 * stormGateways
 	// On the return a gateway needs as many connections as it has requests at the
 	// same moment.
