@@ -29,8 +29,8 @@ var sabotages = map[string]sabotage{
 	"breaker": {
 		edits: []edit{{
 			file: "gateway/fallback/breaker.go",
-			old:  "func (f *Fallback) readyToTrip(c gobreaker.Counts) bool {\n",
-			new:  "func (f *Fallback) readyToTrip(c gobreaker.Counts) bool {\n\tif c.Requests < 1<<31 {\n\t\treturn false\n\t}\n",
+			old:  "func (n *node) readyToTrip(c gobreaker.Counts) bool {\n",
+			new:  "func (n *node) readyToTrip(c gobreaker.Counts) bool {\n\tif c.Requests < 1<<31 {\n\t\treturn false\n\t}\n",
 		}},
 		what: "the breaker never opens", row: "frozen", promise: "breaker",
 	},
