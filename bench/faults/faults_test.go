@@ -175,16 +175,3 @@ func TestSampleReadsItsAnswer(t *testing.T) {
 		t.Errorf("%+v, %v", s, err)
 	}
 }
-
-// What a sabotage replaces has to be there, or the suite is not put to the test.
-func TestEachSabotageFits(t *testing.T) {
-	root, err := moduleRoot(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, s := range sabotages {
-		if _, err := s.overlay(root, t.TempDir(), name); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-}
