@@ -280,8 +280,9 @@ func TestMetricsExist(t *testing.T) {
 	// Series with labels of the configuration exist once there is one.
 	tel.Configure(telemetry.Labels{
 		Routes: []string{"weather"}, Sources: []string{"redis"}, Modes: []string{"deny"},
-		Limits:  []telemetry.Limit{{Route: "weather", Plan: "free", Limit: "per-minute"}},
-		Targets: []telemetry.Target{{Upstream: "weather", Target: "127.0.0.1:9001"}},
+		Limits:    []telemetry.Limit{{Route: "weather", Plan: "free", Limit: "per-minute"}},
+		Upstreams: []string{"weather"},
+		Targets:   []telemetry.Target{{Upstream: "weather", Target: "127.0.0.1:9001"}},
 	})
 	w := httptest.NewRecorder()
 	tel.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"reflect"
 	"slices"
@@ -292,6 +293,7 @@ func makeAuth(cfg *config.Config, previous *auth.Authenticator) (*auth.Authentic
 // survive them.
 type pooled struct {
 	cfg      *config.Upstream
+	tlsFiles [sha256.Size]byte // of their contents
 	upstream *proxy.Upstream
 }
 
@@ -300,21 +302,33 @@ type pooled struct {
 func makeUpstreams(cfg *config.Config, old map[string]*pooled, hooks proxy.Hooks) (map[string]*pooled, error) {
 	up := make(map[string]*pooled, len(cfg.Upstreams))
 	for _, c := range cfg.Upstreams {
-		if p := old[c.Name]; p != nil && sameUpstream(p.cfg, c) {
+		files := digest(c.TLS)
+		if p := old[c.Name]; p != nil && sameUpstream(p.cfg, c) && p.tlsFiles == files {
 			up[c.Name] = p
 			continue
 		}
+		tlsConfig, err := clientTLS(c.TLS)
+		if err != nil {
+			return nil, fmt.Errorf("upstreams.%s: tls: %w", c.Name, err)
+		}
 		u, err := proxy.New(proxy.Options{
-			Name: c.Name, Targets: c.Targets, Balance: c.Balance,
+			Name: c.Name, Targets: c.Targets, TLS: tlsConfig, Balance: c.Balance,
 			ConnectTimeout: c.ConnectTimeout, ResponseHeaderTimeout: c.ResponseHeaderTimeout, IdleTimeout: c.IdleTimeout,
-			Hooks: hooks,
+			MaxInFlight: c.MaxInFlight, Circuit: circuitOf(c.Circuit), Hooks: hooks,
 		})
 		if err != nil {
 			return nil, fmt.Errorf("upstreams.%s: %w", c.Name, err)
 		}
-		up[c.Name] = &pooled{cfg: c, upstream: u}
+		up[c.Name] = &pooled{cfg: c, tlsFiles: files, upstream: u}
 	}
 	return up, nil
+}
+
+func circuitOf(c *config.Circuit) *proxy.Circuit {
+	if c == nil {
+		return nil
+	}
+	return &proxy.Circuit{Errors: float64(c.Errors) / 100, Window: c.Window, Open: c.Open}
 }
 
 // sameUpstream compares all but where it stands in the file.
@@ -373,8 +387,9 @@ func labels(cfg *config.Config) telemetry.Labels {
 		l.Routes = append(l.Routes, UsageRoute)
 	}
 	for _, u := range cfg.Upstreams {
+		l.Upstreams = append(l.Upstreams, u.Name)
 		for _, t := range u.Targets {
-			l.Targets = append(l.Targets, telemetry.Target{Upstream: u.Name, Target: t.Host})
+			l.Targets = append(l.Targets, telemetry.Target{Upstream: u.Name, Target: proxy.TargetName(t)})
 		}
 	}
 	return l

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"bouncer/gateway/config"
+	"bouncer/gateway/proxy"
 	"bouncer/gateway/ratelimit/redisstore"
 )
 
@@ -221,34 +222,54 @@ func reach(ctx context.Context, u *config.Upstream, target *url.URL) Finding {
 	ctx, cancel := context.WithTimeout(ctx, u.ConnectTimeout)
 	defer cancel()
 	f := Finding{Level: LevelFail, Part: "upstream " + u.Name}
-	address := target.Host
-	if target.Port() == "" {
-		address = net.JoinHostPort(target.Hostname(), map[string]string{"https": "443"}[target.Scheme])
-		if target.Scheme != "https" {
-			address = net.JoinHostPort(target.Hostname(), "80")
-		}
+	name, network, address := proxy.TargetName(target), "tcp", target.Host
+	switch {
+	case target.Scheme == "unix":
+		network, address = "unix", target.Path
+	case target.Port() != "":
+	case target.Scheme == "https":
+		address = net.JoinHostPort(target.Hostname(), "443")
+	default:
+		address = net.JoinHostPort(target.Hostname(), "80")
 	}
 	began := time.Now()
-	conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+	conn, err := new(net.Dialer).DialContext(ctx, network, address)
 	if err == nil && target.Scheme == "https" {
-		secure := tls.Client(conn, &tls.Config{ServerName: target.Hostname(), MinVersion: tls.VersionTLS12})
-		err = secure.HandshakeContext(ctx)
-		conn = secure
+		var secure *tls.Conn
+		if secure, err = shakeHands(ctx, conn, u, target); secure != nil {
+			conn = secure
+		}
 	}
 	if conn != nil {
 		defer conn.Close() //nolint:errcheck // nothing was sent
 	}
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		f.What, f.Hint = fmt.Sprintf("%s does not take a connection within %s (timeout.connect)", target.Host, u.ConnectTimeout), "see that it runs and that no firewall stands between"
+		f.What, f.Hint = fmt.Sprintf("%s does not take a connection within %s (timeout.connect)", name, u.ConnectTimeout), "see that it runs and that no firewall stands between"
 	case errors.Is(err, syscall.ECONNREFUSED):
-		f.What, f.Hint = target.Host+" refuses connections: nobody listens there", "see that it runs at the address of upstreams."+u.Name+".targets"
+		f.What, f.Hint = name+" refuses connections: nobody listens there", "see that it runs at the address of upstreams."+u.Name+".targets"
 	case err != nil:
-		f.What, f.Hint = fmt.Sprintf("%s: %v", target.Host, err), "see that it runs at the address of upstreams."+u.Name+".targets"
+		f.What, f.Hint = fmt.Sprintf("%s: %v", name, err), "see that it runs at the address of upstreams."+u.Name+".targets"
 	default:
-		f.Level, f.What = LevelOK, fmt.Sprintf("%s takes a connection in %s", target.Host, short(time.Since(began)))
+		f.Level, f.What = LevelOK, fmt.Sprintf("%s takes a connection in %s", name, short(time.Since(began)))
 	}
 	return f
+}
+
+// shakeHands is the proxy's side of TLS with a target.
+func shakeHands(ctx context.Context, conn net.Conn, u *config.Upstream, target *url.URL) (*tls.Conn, error) {
+	c, err := clientTLS(u.TLS)
+	if err != nil {
+		return nil, err
+	}
+	if c == nil {
+		c = &tls.Config{MinVersion: tls.VersionTLS12}
+	}
+	if c.ServerName == "" {
+		c.ServerName = target.Hostname()
+	}
+	secure := tls.Client(conn, c)
+	return secure, secure.HandshakeContext(ctx)
 }
 
 func (e *examination) certificates(cfg *config.Config) {

@@ -12,6 +12,7 @@ import (
 	"bouncer/gateway/config"
 	"bouncer/gateway/door"
 	"bouncer/gateway/httperr"
+	"bouncer/gateway/proxy"
 	"bouncer/gateway/ratelimit"
 	"bouncer/gateway/scope"
 	"bouncer/gateway/telemetry"
@@ -23,12 +24,13 @@ type exchange struct {
 	response response
 	deciding decisionContext // what the store is called with
 
-	route     *route     // nil if none matched
-	to        *url.URL   // what the upstream is asked for; nil for what the client asked for
-	preflight bool       // it only asks whether a page may use the route (CORS)
-	plan      *plan      // nil if the caller has none
-	planFrom  planSource // who says so
-	assumed   *Caller    // who it is, in a rehearsal that is told so; else nil
+	route     *route      // nil if none matched
+	to        *url.URL    // what the upstream is asked for; nil for what the client asked for
+	preflight bool        // it only asks whether a page may use the route (CORS)
+	plan      *plan       // nil if the caller has none
+	place     proxy.Place // in flight to the upstream
+	planFrom  planSource  // who says so
+	assumed   *Caller     // who it is, in a rehearsal that is told so; else nil
 	flight    telemetry.Flight
 
 	// Room for the usual number of limits, so that a decision allocates nothing.
@@ -72,7 +74,7 @@ func (s *snapshot) walk(x *exchange, r *http.Request) *httperr.Error {
 	}
 	// 502, 504
 	how := x.route.forward
-	how.To = x.to
+	how.To, how.Place = x.to, &x.place
 	return x.route.upstream.Forward(&x.response, r, &x.Request, how)
 }
 
@@ -99,6 +101,10 @@ func (s *snapshot) decide(x *exchange, r *http.Request) *httperr.Error {
 		return refused
 	}
 	s.choosePlan(x)
+	// 503 when the upstream takes no more: it costs the caller nothing
+	if refused := x.enter(r); refused != nil {
+		return refused
+	}
 	// 429; 503 when the store is away and the route is not served without it
 	return s.chargeLimits(x, r)
 }
@@ -291,6 +297,14 @@ func (s *snapshot) choosePlan(x *exchange) {
 	}
 }
 
+// enter takes a place at the upstream; end gives it back, whatever comes of it.
+func (x *exchange) enter(r *http.Request) (refused *httperr.Error) {
+	if x.route.upstream != nil {
+		x.place, refused = x.route.upstream.Enter(r.Context())
+	}
+	return refused
+}
+
 // chargeLimits asks the store, once, whether the caller may spend the route's
 // cost on the plan's limits and the route's own: all of them or none.
 func (s *snapshot) chargeLimits(x *exchange, r *http.Request) *httperr.Error {
@@ -409,6 +423,7 @@ func (s *snapshot) end(x *exchange, r *http.Request, panicked any) {
 		x.Status = httperr.StatusClientClosedRequest
 	}
 	x.Bytes = x.response.bytes
+	x.place.Leave()
 	x.flight.Done()
 	s.gw.telemetry.Request(r, &x.Request)
 	s.gw.flights.Add(-1)

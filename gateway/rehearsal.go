@@ -157,6 +157,7 @@ func (h *Rehearsal) Do(a Attempt) Verdict {
 	x.deciding = decisionContext{Context: context.Background(), x: x}
 	v := Verdict{Request: &x.Request}
 	v.Refused = h.s.decide(x, a.Request)
+	x.place.Leave()
 	x.flight.Done()
 	if v.Refused == nil {
 		v.Delay = ratelimit.Delay(x.response.decisions)

@@ -81,7 +81,7 @@ func (g *Gateway) applyLocked(cfg *config.Config) error {
 	if old != nil {
 		previous = old.auth
 	}
-	up, err := makeUpstreams(cfg, g.upstreams, proxy.Hooks{Done: g.upstreamDone})
+	up, err := makeUpstreams(cfg, g.upstreams, proxy.Hooks{Done: g.upstreamDone, NoRoom: g.telemetry.UpstreamRefused, Circuit: g.circuitChanged})
 	if err != nil {
 		return err
 	}
@@ -115,6 +115,11 @@ func (g *Gateway) applyLocked(cfg *config.Config) error {
 	for name, p := range g.upstreams {
 		if up[name] != p {
 			p.upstream.Close()
+		}
+	}
+	for name, p := range up {
+		if g.upstreams[name] != p {
+			g.telemetry.UpstreamCircuit(name, false) // it starts anew
 		}
 	}
 	g.upstreams = up
@@ -155,12 +160,23 @@ func (g *Gateway) upstreamDone(upstream, target string, status int, _ time.Durat
 	g.telemetry.UpstreamDone(upstream, target, status, err)
 }
 
+// circuitChanged says, once each time, that an upstream is left alone because it
+// fails, and that it is not any longer.
+func (g *Gateway) circuitChanged(upstream string, open bool) {
+	g.telemetry.UpstreamCircuit(upstream, open)
+	if open {
+		g.log.Error("an upstream fails; its requests are answered with 503 until it is well, but for a few that try", "upstream", upstream)
+	} else {
+		g.log.Warn("the upstream that failed is well again", "upstream", upstream)
+	}
+}
+
 // loadCertificate reads the listener's certificate; nil without one.
 func loadCertificate(c *config.HTTPS) (*tls.Certificate, error) {
 	if c == nil {
 		return nil, nil
 	}
-	cert, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile)
+	cert, err := keyPair(c.CertFile, c.KeyFile)
 	if err != nil {
 		return nil, fmt.Errorf("listen.https: cert_file and key_file: %w", err)
 	}

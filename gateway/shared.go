@@ -4,10 +4,8 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
-	"os"
 	"reflect"
 	"time"
 
@@ -217,24 +215,6 @@ func (sh *shared) same(cfg *config.Config) bool {
 	return sh.cfg == nil || sh.tlsFiles == digest(sh.cfg.TLS)
 }
 
-// digest is of the contents of the files that c names: a renewed certificate
-// under the same name is another one.
-func digest(c *config.TLS) (sum [sha256.Size]byte) {
-	if c == nil {
-		return sum
-	}
-	h := sha256.New()
-	for _, name := range []string{c.CAFile, c.CertFile, c.KeyFile} {
-		content, err := os.ReadFile(name) //nolint:gosec // the operator names it
-		one := sha256.Sum256(content)
-		h.Write(one[:])
-		if err != nil && name != "" {
-			h.Write([]byte(err.Error()))
-		}
-	}
-	return [sha256.Size]byte(h.Sum(nil))
-}
-
 // storeStateChanged says, once each time, that requests are decided without the
 // shared store, or without a node of it, and that they are no longer. A store that
 // a reload has replaced is not spoken of: it is probed for a moment yet, but no
@@ -368,30 +348,4 @@ func (t timedStore) Lend(
 	ds, blocks, err := t.Store.Lend(ctx, charges, extra, dst, blocks)
 	t.took(time.Since(began))
 	return ds, blocks, err
-}
-
-// clientTLS reads the files of the client side of a TLS connection; nil for nil.
-func clientTLS(c *config.TLS) (*tls.Config, error) {
-	if c == nil {
-		return nil, nil
-	}
-	t := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: c.ServerName}
-	if c.CAFile != "" {
-		pem, err := os.ReadFile(c.CAFile)
-		if err != nil {
-			return nil, fmt.Errorf("ca_file: %w", err)
-		}
-		t.RootCAs = x509.NewCertPool()
-		if !t.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("ca_file %s holds no certificate in PEM", c.CAFile)
-		}
-	}
-	if c.CertFile != "" {
-		cert, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile)
-		if err != nil {
-			return nil, fmt.Errorf("cert_file and key_file: %w", err)
-		}
-		t.Certificates = []tls.Certificate{cert}
-	}
-	return t, nil
 }

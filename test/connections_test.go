@@ -283,7 +283,7 @@ func (ca *testCA) issue(t testing.TB, s *site, serial int64, until time.Time) {
 		SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: "gateway.example.test"},
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: []string{"gateway.example.test"},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: until,
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}, ca.cert, &key.PublicKey, ca.key)
 	if err != nil {
 		t.Fatal(err)

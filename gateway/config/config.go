@@ -4,6 +4,7 @@ import (
 	"crypto"
 	"net/netip"
 	"net/url"
+	"strconv"
 	"time"
 
 	"bouncer/gateway/rewrite"
@@ -290,13 +291,28 @@ type Override struct {
 // Upstream is a set of equal servers.
 type Upstream struct {
 	Name    string
-	Targets []*url.URL // http or https, with an optional path
+	Targets []*url.URL // http, https or h2c, with an optional path; or unix with a path alone
+	TLS     *TLS       // to https targets; nil: as the system trusts
 	Balance string     // round_robin or least_requests (default)
 	// ConnectTimeout (default 1s) and ResponseHeaderTimeout (default 10s) bound
 	// a request; IdleTimeout (default 90s) bounds an idle connection.
 	ConnectTimeout, ResponseHeaderTimeout, IdleTimeout time.Duration
+	MaxInFlight                                        int      // 0: any number
+	Circuit                                            *Circuit // nil: none
 	Pos                                                Pos
 }
+
+// Circuit says when an upstream that fails is left alone.
+type Circuit struct {
+	Errors       Percent       // of the requests within Window; default 50 %
+	Window, Open time.Duration // default 10s and 5s
+}
+
+// Percent is a share, in whole percent.
+type Percent int
+
+// String is the share as the files have it.
+func (p Percent) String() string { return strconv.Itoa(int(p)) + "%" }
 
 // AuthMode says whether a route wants credentials.
 type AuthMode string

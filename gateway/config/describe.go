@@ -68,6 +68,11 @@ func tlsFiles(c *Config) []string {
 	if r := c.Store.Redis; r != nil && r.TLS != nil {
 		paths = append(paths, r.TLS.CAFile, r.TLS.CertFile, r.TLS.KeyFile)
 	}
+	for _, u := range c.Upstreams {
+		if u.TLS != nil {
+			paths = append(paths, u.TLS.CAFile, u.TLS.CertFile, u.TLS.KeyFile)
+		}
+	}
 	return paths
 }
 
@@ -316,6 +321,29 @@ func describeUpstream(d *differ, what string, a, b *Upstream) {
 	d.change(what+" timeout.connect", formatDuration(a.ConnectTimeout), formatDuration(b.ConnectTimeout))
 	d.change(what+" timeout.response_header", formatDuration(a.ResponseHeaderTimeout), formatDuration(b.ResponseHeaderTimeout))
 	d.change(what+" timeout.idle", formatDuration(a.IdleTimeout), formatDuration(b.IdleTimeout))
+	from, to := orNew(a.TLS), orNew(b.TLS)
+	d.change(what+" tls.ca_file", from.CAFile, to.CAFile)
+	d.change(what+" tls.cert_file", from.CertFile, to.CertFile)
+	d.change(what+" tls.key_file", from.KeyFile, to.KeyFile)
+	d.change(what+" tls.server_name", from.ServerName, to.ServerName)
+	d.change(what+" max_in_flight", orAny(a.MaxInFlight), orAny(b.MaxInFlight))
+	d.change(what+" circuit", a.Circuit.text(), b.Circuit.text())
+}
+
+// orAny is a number that may be none.
+func orAny(n int) string {
+	if n == 0 {
+		return "any"
+	}
+	return strconv.Itoa(n)
+}
+
+// text is the circuit in a line; empty if there is none.
+func (c *Circuit) text() string {
+	if c == nil {
+		return ""
+	}
+	return fmt.Sprintf("%s of %s, open for %s", c.Errors, formatDuration(c.Window), formatDuration(c.Open))
 }
 
 func describeRoute(d *differ, what string, a, b *Route) {

@@ -48,9 +48,10 @@ var told = map[string]string{
 	"Lease.TTL":          "",
 	"Field.Name":         "", "Field.Value": "", // of changes to header fields
 	"CORS.Origins": "cors", "CORS.Methods": "cors", "CORS.Headers": "cors", "CORS.Expose": "cors", "CORS.Credentials": "cors", "CORS.MaxAge": "cors",
-	"Dimension.Kind":          "",
-	"Dimension.Header":        "",
-	"Override.Plan":           "",
+	"Dimension.Kind":   "",
+	"Dimension.Header": "",
+	"Override.Plan":    "",
+	"Circuit.Errors":   "circuit", "Circuit.Window": "circuit", "Circuit.Open": "circuit",
 	"Upstream.ConnectTimeout": "timeout.connect", "Upstream.ResponseHeaderTimeout": "timeout.response_header",
 	"Upstream.IdleTimeout": "timeout.idle",
 }
@@ -59,12 +60,12 @@ var told = map[string]string{
 // about one of its fields.
 var partWords = map[string]string{
 	"Listen.HTTPS": "listen.https.address", "Redis.Sentinel": "store.redis.sentinel.master", "Auth.APIKeys": "auth.api_keys.file",
-	"Route.Rewrite": "rewrite.match", "Route.RequestHeaders": "request_headers", "Route.ResponseHeaders": "response_headers",
+	"Route.Rewrite": "rewrite.match", "Upstream.TLS": "tls.ca_file", "Route.RequestHeaders": "request_headers", "Route.ResponseHeaders": "response_headers",
 }
 
 // onlySome are fields that stand in some things of their kind, and mean nothing
 // in the others.
-var onlySome = []string{"Dimension.Header", "Candidate.Burst", "Limit.Burst", "Override.Key", "Override.User", "Override.Tenant"}
+var onlySome = []string{"Dimension.Header", "Candidate.Burst", "Limit.Burst", "Override.Key", "Override.User", "Override.Tenant", "Upstream.MaxInFlight"}
 
 // restarts are the fields that only a restart applies.
 var restarts = []string{"listen.http", "listen.https.address", "listen.admin", "store.memory.max_keys"}
@@ -254,6 +255,8 @@ func textOf(v reflect.Value) string {
 		return formatDuration(x)
 	case Size:
 		return x.String()
+	case Percent:
+		return x.String()
 	case *url.URL:
 		return x.String()
 	case netip.Prefix:
@@ -435,7 +438,7 @@ func TestAnotherSpellingIsNoChange(t *testing.T) {
 		{"keys.yaml", "2077-06-30}", "2077-07-01T00:00:00Z}"},
 		{"keys.yaml", "18:00:00+02:00", "16:00:00Z"},
 	} {
-		data, err := readFile(dir + "/" + c.file)
+		data, err := ReadFile(dir + "/" + c.file)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -326,7 +326,7 @@ func editKeys(path string, edit func([]byte, []keyDecl) ([]byte, error)) error {
 	info, err := os.Stat(target)
 	switch {
 	case err == nil:
-		if text, err = readFile(target); err != nil {
+		if text, err = ReadFile(target); err != nil {
 			return fmt.Errorf("edit %s: %w", path, err)
 		}
 		mode = info.Mode().Perm()

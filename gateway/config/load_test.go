@@ -215,6 +215,15 @@ func TestGoodFilesLoad(t *testing.T) {
 		Targets:        []*url.URL{{Scheme: "http", Host: "127.0.0.1:9001"}, {Scheme: "https", Host: "weather.example.com", Path: "/base"}},
 		ConnectTimeout: time.Second, ResponseHeaderTimeout: 10 * time.Second, IdleTimeout: 90 * time.Second,
 	})
+	equal("a bounded upstream", c.Upstreams[1], &Upstream{
+		Name: "other", Balance: "least_requests", Targets: []*url.URL{{Scheme: "http", Host: "[::1]:9003"}},
+		ConnectTimeout: time.Second, ResponseHeaderTimeout: 10 * time.Second, IdleTimeout: 90 * time.Second,
+		MaxInFlight: 500, Circuit: &Circuit{Errors: 40, Window: 20 * time.Second, Open: 2 * time.Second},
+	})
+	equal("targets of all kinds", c.Upstreams[2].Targets, []*url.URL{
+		{Scheme: "h2c", Host: "127.0.0.1:50051", Path: "/base"}, {Scheme: "unix", Path: "/run/api.sock"}, {Scheme: "https", Host: "127.0.0.1:50052"},
+	})
+	equal("tls", c.Upstreams[2].TLS, &TLS{CAFile: in("cert.pem"), CertFile: in("cert.pem"), KeyFile: in("key.pem"), ServerName: "grpc.internal"})
 	equal("route", c.Routes[1], &Route{
 		Name: "place", Host: "api.example.com", Path: "/api/places/{id:[0-9]+}/{name}", Upstream: "other",
 		Auth: AuthOptional, Cost: 1, Limits: []*Limit{c.Limits[5]}, OnStoreFailure: FailLocalCap, MaxBody: AnySize,

@@ -226,16 +226,20 @@ func (r *Redis) node() *yaml.Node {
 	m.login(r.Username, r.Password, r.PasswordFile)
 	// No scheme says that sentinels and their servers speak TLS.
 	if t := r.TLS; t != nil && (*t != (TLS{}) || r.Sentinel != nil) {
-		n := newMapping(true)
-		n.text("ca_file", t.CAFile)
-		n.text("cert_file", t.CertFile)
-		n.text("key_file", t.KeyFile)
-		n.text("server_name", t.ServerName)
-		m.node("tls", n.n)
+		m.node("tls", t.node())
 	}
 	m.duration("timeout", r.Timeout)
 	m.text("key_prefix", r.KeyPrefix)
 	return m.n
+}
+
+func (t *TLS) node() *yaml.Node {
+	n := newMapping(true)
+	n.text("ca_file", t.CAFile)
+	n.text("cert_file", t.CertFile)
+	n.text("key_file", t.KeyFile)
+	n.text("server_name", t.ServerName)
+	return n.n
 }
 
 // login writes who logs in, with the password masked.
@@ -393,6 +397,19 @@ func (u *Upstream) node() *yaml.Node {
 	t.duration("response_header", u.ResponseHeaderTimeout)
 	t.duration("idle", u.IdleTimeout)
 	m.node("timeout", t.n)
+	if u.TLS != nil {
+		m.node("tls", u.TLS.node())
+	}
+	if u.MaxInFlight > 0 {
+		m.number("max_in_flight", int64(u.MaxInFlight))
+	}
+	if c := u.Circuit; c != nil {
+		n := newMapping(true)
+		n.text("errors", c.Errors.String())
+		n.duration("window", c.Window)
+		n.duration("open", c.Open)
+		m.node("circuit", n.n)
+	}
 	return m.n
 }
 

@@ -172,7 +172,7 @@ func TestDescribe(t *testing.T) {
 		{"secret", "0123456789", "9876543210", []string{"issuer https://partner.example.com/: the keys changed"}, nil},
 	} {
 		files := map[string]string{}
-		data, err := readFile(filepath.Join(dir, c.file))
+		data, err := ReadFile(filepath.Join(dir, c.file))
 		if err != nil {
 			t.Fatal(err)
 		}

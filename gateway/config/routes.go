@@ -204,6 +204,10 @@ func readHTTPS(v value) (*HTTPS, value) {
 	return h, at
 }
 
+// maxSocketPath bounds the path of a unix socket, in bytes: with the zero at its end
+// it is 104, which is what the narrowest of the systems we run on allows.
+const maxSocketPath = 103
+
 // listenAddress reads an address to listen on.
 func (v value) listenAddress() (string, bool) {
 	s, ok := v.word(wantedAddress)
@@ -211,9 +215,8 @@ func (v value) listenAddress() (string, bool) {
 		return "", false
 	}
 	if path, ok := strings.CutPrefix(s, "unix:"); ok {
-		// 104 bytes are what the narrowest of the systems we run on allows.
-		if !strings.HasPrefix(path, "/") || len(path) > 103 {
-			v.errorf("%s: want unix: and an absolute path of at most 103 bytes", quote(s))
+		if !strings.HasPrefix(path, "/") || len(path) > maxSocketPath {
+			v.errorf("%s: want unix: and an absolute path of at most %d bytes", quote(s), maxSocketPath)
 			return "", false
 		}
 		return s, true

@@ -209,7 +209,7 @@ func TestTheSchemaTakesWhatTheCheckerDoes(t *testing.T) {
 			}
 			for _, path := range paths {
 				n++
-				data, err := readFile(path)
+				data, err := ReadFile(path)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -74,12 +74,7 @@ func redisSchema() schema {
 			"master":    def("text").says("The name under which the sentinels watch the server."),
 			"addresses": some(anyOf(written(`^[^/@\s]+$`, "host:port"))).says("Where the sentinels are, host:port each; the port is 26379 where it is left out."),
 		}), "master", "addresses").with("not", bothPasswords).says("Sentinels that know which server is the master."),
-		"tls": fields(map[string]schema{
-			"ca_file":     def("text").says("PEM file of the certificates that are trusted. Default: those of the system."),
-			"cert_file":   def("text").says("PEM file with a client certificate."),
-			"key_file":    def("text").says("PEM file with the private key of the client certificate."),
-			"server_name": def("text").says("The name in the server's certificate. Default: the host that is dialled."),
-		}).with("dependentRequired", map[string][]string{"cert_file": {"key_file"}, "key_file": {"cert_file"}}).says("TLS to the server; rediss:// alone uses the system's certificates."),
+		"tls":        tlsSchema().says("TLS to the server; rediss:// alone uses the system's certificates."),
 		"timeout":    spell(50*time.Millisecond, "For one whole decision, 1ms to 10s. Then the route's on_store_failure applies."),
 		"key_prefix": anyOf(written("^[A-Za-z0-9._-]{1,64}$", "letters, digits and . _ -, at most 64"), schema{"type": "number"}).or("rl").says("What every key begins with."),
 	})).with("oneOf", either("url", "urls", "sentinel")).with("not", bothPasswords).
@@ -123,17 +118,41 @@ func authSchema() schema {
 	}).says("How callers prove who they are.")
 }
 
+// tlsSchema describes the client side of a TLS connection.
+func tlsSchema() schema {
+	return fields(map[string]schema{
+		"ca_file":     def("text").says("PEM file of the certificates that are trusted. Default: those of the system."),
+		"cert_file":   def("text").says("PEM file with a client certificate."),
+		"key_file":    def("text").says("PEM file with the private key of the client certificate."),
+		"server_name": def("text").says("The name in the server's certificate. Default: the host that is dialled."),
+	}).with("dependentRequired", map[string][]string{"cert_file": {"key_file"}, "key_file": {"cert_file"}})
+}
+
 func upstreamSchema() schema {
 	return fields(map[string]schema{
-		"targets": some(anyOf(written("^[Hh][Tt][Tt][Pp][Ss]?://[^/?#@]+[^?#]*$", "a URL such as http://127.0.0.1:9001 or https://api.example.com/base"))).
-			says("URLs of equal servers, http:// or https://; a path is put in front."),
+		"targets": some(anyOf(
+			written("^([Hh][Tt][Tt][Pp][Ss]?|[Hh]2[Cc])://[^/?#@]+[^?#]*$", "a URL such as http://127.0.0.1:9001 or https://api.example.com/base"),
+			written("^[Uu][Nn][Ii][Xx]:(//)?/[^/].*$", "a socket such as unix:///run/api.sock"),
+		)).says("URLs of equal servers: http://, https:// (HTTP/2 where it is offered), h2c:// (HTTP/2 in the clear), each with a path that is put in front, or unix:///path of a socket."),
 		"balance": words("least_requests", "round_robin").or("least_requests").says("Which target is next."),
 		"timeout": fields(map[string]schema{
 			"connect":         spell(time.Second, "Until connected, 1ms to 1h; then another target, or 502."),
 			"response_header": spell(10*time.Second, "Until the answer begins, 1ms to 1d; then 504. A body may take as long as it likes."),
 			"idle":            spell(90*time.Second, "How long an unused connection is kept, 1ms to 1d; best below the upstream's own keep-alive time."),
 		}).says("How long to wait for the upstream."),
-	}, "targets").says("A set of equal servers.")
+		"tls":           tlsSchema().says("For https targets."),
+		"max_in_flight": whole(1, math.MaxInt32).says("How many requests may be in flight; more wait for a tenth of a second and are 503 then, not charged. Default: any number."),
+		"circuit": fields(map[string]schema{
+			"errors": anyOf(written(percentPattern.String(), wantedPercent)).or("50%").says("Of at least twenty requests within the window: no answer, or one of 500 and above."),
+			"window": spell(10*time.Second, "Over how long errors are counted, 1s to 1h."),
+			"open":   spell(5*time.Second, "How long the upstream is left alone, 100ms to 1h; then a few requests at a time decide."),
+		}).says("Leaves an upstream that fails alone: 503 with Retry-After, not charged."),
+	}, "targets").with("if", schema{
+		"properties": map[string]any{"targets": schema{"not": schema{"contains": schema{"pattern": "^([Hh][Tt][Tt][Pp][Ss]:|.*[$][{])"}}}},
+		"required":   []string{"targets"},
+	}).
+		with("then", schema{"properties": map[string]any{"tls": false}}).
+		says("A set of equal servers.")
 }
 
 func routeSchema() schema {

@@ -37,7 +37,7 @@ func newSource(lookup func(string) (string, bool)) *source {
 // read returns the content of a file and notes that it was read or tried. The
 // error names no path: the caller says where the file was named.
 func (s *source) read(path string) ([]byte, error) {
-	data, err := readFile(path)
+	data, err := ReadFile(path)
 	abs := absolute(path)
 	if !s.seen[abs] {
 		s.seen[abs] = true
@@ -51,7 +51,10 @@ func (s *source) read(path string) ([]byte, error) {
 	return data, err
 }
 
-func readFile(path string) ([]byte, error) {
+// ReadFile returns the content of a file that a configuration names: a regular one
+// of at most 10 MiB. It waits for nobody, also where the file has become a pipe. The
+// error does not repeat the path.
+func ReadFile(path string) ([]byte, error) {
 	f, err := openRegular(path)
 	if err != nil {
 		return nil, err

@@ -1,7 +1,10 @@
 package config
 
 import (
+	"math"
 	"net/url"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -62,29 +65,80 @@ func (u *Upstream) read(o *object) {
 			t.done()
 		}
 	}
-	const wanted = "targets, balance and timeout"
-	o.later("tls", "https targets, checked against the system's certificates")
+	if v, ok := o.get("tls", "ca_file, cert_file, key_file or server_name"); ok {
+		u.TLS = readTLS(v)
+		if len(u.Targets) > 0 && !slices.ContainsFunc(u.Targets, func(t *url.URL) bool { return t.Scheme == "https" }) {
+			v.keyErrorf("is for https targets, and there are none; want https:// in front of those that speak TLS, or no tls")
+		}
+	}
+	if v, ok := o.get("max_in_flight", "a number of requests"); ok {
+		n, _ := v.integer(1, math.MaxInt32)
+		u.MaxInFlight = int(n)
+	}
+	if v, ok := o.get("circuit", "errors, window or open"); ok {
+		u.Circuit = v.circuit()
+	}
+	const wanted = "targets, balance, timeout, tls, max_in_flight and circuit"
 	o.later("health", wanted)
 	o.later("retries", wanted)
-	o.later("max_in_flight", wanted)
-	o.later("circuit", wanted)
 	o.done()
+}
+
+// circuit reads circuit; nil if it is no mapping.
+func (v value) circuit() *Circuit {
+	o, ok := v.object("errors, window or open")
+	if !ok {
+		return nil
+	}
+	c := &Circuit{Errors: 50}
+	if v, ok := o.get("errors", wantedPercent); ok {
+		c.Errors, _ = v.percent()
+	}
+	c.Window = o.duration("window", 10*time.Second, time.Second, time.Hour)
+	c.Open = o.duration("open", 5*time.Second, 100*time.Millisecond, time.Hour)
+	o.done()
+	return c
+}
+
+const wantedPercent = "a share such as 50%, from 1% to 100%"
+
+var percentPattern = regexp.MustCompile(`^([1-9][0-9]?|100) ?%$`)
+
+// percent reads a share.
+func (v value) percent() (Percent, bool) {
+	s, _, ok := v.scalar(wantedPercent)
+	if !ok {
+		return 0, false
+	}
+	m := percentPattern.FindStringSubmatch(s)
+	if m == nil {
+		v.errorf("%s is not a share; want %s", quote(s), wantedPercent)
+		return 0, false
+	}
+	n, _ := strconv.Atoi(m[1])
+	return Percent(n), true
 }
 
 // target reads the URL of a target. The text of a bad one is not repeated: it
 // may hold a password.
 func (v value) target(s string) (*url.URL, bool) {
-	const wanted = "want a URL such as http://127.0.0.1:9001 or https://api.example.com/base"
-	scheme, _, hasScheme := strings.Cut(s, ":")
+	const wanted = "want a URL such as http://127.0.0.1:9001, https://api.example.com/base, h2c://127.0.0.1:50051 or unix:///run/api.sock"
+	scheme, rest, hasScheme := strings.Cut(s, ":")
+	schemes := []string{"http", "https", "h2c", "unix"}
 	switch scheme = strings.ToLower(scheme); {
-	case scheme == "h2c" || scheme == "unix":
-		v.errorf("targets with %s are not supported yet; remove it (wanted for now: http or https)", scheme)
-		return nil, false
+	case scheme == "unix":
+		// As in listen, where no two slashes stand in front of the path.
+		path := "/" + strings.TrimLeft(rest, "/")
+		if !strings.HasPrefix(rest, "/") || strings.HasPrefix(rest, "//") && !strings.HasPrefix(rest, "///") || len(path) < 2 || len(path) > maxSocketPath {
+			v.errorf("a socket is named by its whole path of at most %d bytes; want unix:///run/api.sock", maxSocketPath)
+			return nil, false
+		}
+		return &url.URL{Scheme: "unix", Path: path}, true
 	case !hasScheme || !strings.Contains(s, "://"):
 		v.errorf("not a URL; %s", wanted)
 		return nil, false
-	case scheme != "http" && scheme != "https":
-		v.errorf("unknown scheme %s%s; %s", quote(scheme), suggest(scheme, []string{"http", "https"}), wanted)
+	case !slices.Contains(schemes, scheme):
+		v.errorf("unknown scheme %s%s; %s", quote(scheme), suggest(scheme, schemes), wanted)
 		return nil, false
 	}
 	t, err := url.Parse(s)

@@ -1,7 +1,7 @@
 // Package proxy carries an admitted request to one of an upstream's servers
 // and the answer back.
 //
-// An Upstream is a set of equal servers (targets) with one pool of
+// An Upstream is a set of equal servers (targets), each with a pool of
 // connections. It lives across configuration reloads, so that a reload neither
 // leaks connections nor forgets which servers are busy.
 //
@@ -31,7 +31,8 @@
 // left out, as RFC 9110 section 7.8 permits, and the request goes on as an
 // ordinary one: so no tunnel is opened past the gateway, and clients that offer
 // h2c on every plain connection, as Java's do, are served all the same.
-// CONNECT and TRACE are refused with 501.
+// CONNECT and TRACE are refused with 501. To a target that speaks HTTP/2 in the
+// clear (h2c) no WebSocket is offered either.
 //
 // # What happens when things fail
 //

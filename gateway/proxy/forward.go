@@ -37,6 +37,9 @@ type Forward struct {
 	// is before it: connecting, other targets, and the client's sending of its
 	// body. 0 for none but those of the upstream.
 	Timeout time.Duration
+	// Place is where [Upstream.Enter] let the request in, which is told whether there
+	// was an answer; nil for none.
+	Place *Place
 }
 
 // noLog is for what httputil.ReverseProxy would print: all of it is in
@@ -154,7 +157,7 @@ func (x *exchange) take() {
 	t := x.u.targets[x.target]
 	t.inFlight.Add(1)
 	x.start = time.Now()
-	x.scope.Target = t.host
+	x.scope.Target = t.name
 }
 
 // leave counts the request out again and reports how it went.
@@ -165,7 +168,7 @@ func (x *exchange) leave(status int, err error) {
 	d := time.Since(x.start)
 	x.scope.UpstreamDuration += d
 	if x.u.hooks.Done != nil {
-		x.u.hooks.Done(x.u.name, t.host, status, d, err)
+		x.u.hooks.Done(x.u.name, t.name, status, d, err)
 	}
 }
 
@@ -210,7 +213,9 @@ func (x *exchange) reset() {
 // rewrite makes the outgoing request.
 func (x *exchange) rewrite(p *httputil.ProxyRequest) {
 	out := p.Out
-	x.u.targets[x.target].point(out.URL, x.url())
+	t := x.u.targets[x.target]
+	t.point(out.URL, x.url())
+	x.webSocket = x.webSocket && !t.onlyHTTP2
 	out.Host = x.forward.Fields.Host(x.client, x.scope) // empty: the URL's
 	out.Header = outgoing(x.client, x.scope, x.forward, x.webSocket)
 	for name := range out.Trailer {
@@ -242,7 +247,7 @@ func (x *exchange) RoundTrip(r *http.Request) (*http.Response, error) {
 		r = x.attachUpload(r)
 	}
 	for {
-		res, err := x.u.transport.RoundTrip(r)
+		res, err := x.u.targets[x.target].transport.RoundTrip(r)
 		if err == nil {
 			return res, nil
 		}
@@ -266,6 +271,7 @@ func (x *exchange) arrived(res *http.Response) error {
 		return errLate
 	}
 	x.answered = true
+	x.forward.Place.tell(outcome(res.StatusCode))
 	if x.upload != nil {
 		_, _ = x.upload.settle() // an answer came: what went wrong before it does not matter
 	}
@@ -315,6 +321,7 @@ func (x *exchange) failure() *httperr.Error {
 		e = x.u.explain(x.client, x.err, stalled, bodyErr)
 	}
 	x.scope.UpstreamErr = e.Err
+	x.forward.Place.tell(e.Err)
 	return e
 }
 

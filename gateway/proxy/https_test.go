@@ -42,16 +42,15 @@ func TestHTTPSUpstream(t *testing.T) {
 			t.Fatal(err)
 		}
 		address.Host = "example.com:" + address.Port() // a name in the test server's certificate
-		u, err := New(Options{Name: "weather", Targets: []*url.URL{address}})
+		roots := x509.NewCertPool()
+		roots.AddCert(upstream.Certificate())
+		u, err := New(Options{Name: "weather", Targets: []*url.URL{address}, TLS: &tls.Config{RootCAs: roots}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer u.Close()
-		roots := x509.NewCertPool()
-		roots.AddCert(upstream.Certificate())
-		u.transport.TLSClientConfig = &tls.Config{RootCAs: roots}
-		dial := u.transport.DialContext
-		u.transport.DialContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
+		dial := u.targets[0].transport.DialContext
+		u.targets[0].transport.DialContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
 			return dial(ctx, network, upstream.Listener.Addr().String())
 		}
 

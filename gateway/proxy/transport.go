@@ -36,8 +36,8 @@ func isDialError(err error) bool {
 	return ok
 }
 
-// newTransport returns the one pool of an upstream. o has its defaults filled in.
-func newTransport(o Options) *http.Transport {
+// newTransport returns the pool of one target. o has its defaults filled in.
+func newTransport(o *Options) *http.Transport {
 	dialer := &net.Dialer{Timeout: o.ConnectTimeout, KeepAlive: 30 * time.Second}
 	return &http.Transport{
 		// A gateway's way to its upstreams is configured, not inherited from
@@ -54,11 +54,10 @@ func newTransport(o Options) *http.Transport {
 		ResponseHeaderTimeout: o.ResponseHeaderTimeout,
 		ExpectContinueTimeout: expectTimeout,
 		IdleConnTimeout:       o.IdleTimeout,
-		MaxIdleConns:          0, // bounded per target
+		MaxIdleConns:          maxIdlePerTarget,
 		MaxIdleConnsPerHost:   maxIdlePerTarget,
 		// Otherwise gzip would be asked for in the client's name and undone.
 		DisableCompression:     true,
-		ForceAttemptHTTP2:      true, // https only, by ALPN
 		HTTP2:                  &http.HTTP2Config{SendPingTimeout: 15 * time.Second, PingTimeout: 15 * time.Second},
 		MaxResponseHeaderBytes: maxAnswerHead,
 		ReadBufferSize:         readBuffer,

@@ -1,9 +1,9 @@
 package proxy
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
-	"net/http"
 	"net/url"
 	"sync"
 	"sync/atomic"
@@ -30,10 +30,16 @@ const (
 type Options struct {
 	// Name is what clients and logs may know the upstream by. Required.
 	Name string
-	// Targets are its servers: http or https, with an optional path that is
-	// put in front of every request's path; no user, query or fragment. At
-	// least one. They are not modified and must not be.
+	// Targets are its servers: http, https (HTTP/2 where the server offers it) or
+	// h2c (HTTP/2 in the clear), with an optional path that is put in front of every
+	// request's path; or unix:///path, a socket, which is asked for Host localhost.
+	// No user, query or fragment. At least one. They are not modified and must not
+	// be.
 	Targets []*url.URL
+	// TLS is for https targets: whom to trust, which certificate to show, which
+	// name the server's must have. nil: the system's certificates and the target's
+	// host. It is not modified and must not be.
+	TLS *tls.Config
 	// Balance is LeastRequests (the default, also when empty) or RoundRobin.
 	Balance string
 	// ConnectTimeout bounds name lookup and TCP connection together, and then
@@ -48,6 +54,11 @@ type Options struct {
 	// shorter than the upstream's own keep-alive time. Zero means
 	// DefaultIdleTimeout.
 	IdleTimeout time.Duration
+	// MaxInFlight is how many requests may be in flight at the same time, WebSockets
+	// and streams among them. 0: any number.
+	MaxInFlight int
+	// Circuit, if not nil, leaves the upstream alone while it fails.
+	Circuit *Circuit
 	// Hooks report what happened.
 	Hooks Hooks
 }
@@ -61,6 +72,12 @@ type Hooks struct {
 	// the answer. err is nil for a complete answer; if errors.Is(err,
 	// ErrClient), the upstream was not at fault.
 	Done func(upstream, target string, status int, d time.Duration, err error)
+	// NoRoom is called for each request that is refused by [Upstream.Enter], with
+	// the reason: no_room or circuit_open.
+	NoRoom func(upstream, reason string)
+	// Circuit is called when the circuit of an upstream opens, and when it is closed
+	// again. No request can enter meanwhile.
+	Circuit func(upstream string, open bool)
 }
 
 // ErrClient marks errors that are the client's doing: it left, or its body
@@ -68,25 +85,17 @@ type Hooks struct {
 // and Hooks.Done wrap it.
 var ErrClient = errors.New("the client's side failed")
 
-// Upstream is a set of equal servers with one pool of connections. It is safe
+// Upstream is a set of equal servers, each with a pool of connections. It is safe
 // for concurrent use.
 type Upstream struct {
 	name      string
 	targets   []*target
 	robin     bool
 	next      atomic.Uint64
-	transport *http.Transport
 	stall     time.Duration
+	room      *room
 	hooks     Hooks
 	exchanges sync.Pool // of *exchange
-}
-
-// target is one server.
-type target struct {
-	scheme, host string
-	path         string // decoded, without a final slash
-	rawPath      string // the same as configured, escaped
-	inFlight     atomic.Int64
 }
 
 // New returns an Upstream. It opens no connection and starts no goroutine; an
@@ -106,13 +115,6 @@ func New(o Options) (*Upstream, error) {
 	if len(o.Targets) == 0 {
 		return nil, fmt.Errorf("upstream %q: want at least one target", o.Name)
 	}
-	for i, t := range o.Targets {
-		made, err := newTarget(t)
-		if err != nil {
-			return nil, fmt.Errorf("upstream %q: target %d: %w", o.Name, i+1, err)
-		}
-		u.targets = append(u.targets, made)
-	}
 	for _, d := range []struct {
 		name  string
 		value *time.Duration
@@ -129,48 +131,34 @@ func New(o Options) (*Upstream, error) {
 			*d.value = d.unset
 		}
 	}
+	switch {
+	case o.MaxInFlight < 0:
+		return nil, fmt.Errorf("upstream %q: max in flight %d: want 0 or more", o.Name, o.MaxInFlight)
+	case o.Circuit != nil && (o.Circuit.Errors <= 0 || o.Circuit.Errors > 1 || o.Circuit.Window < periods || o.Circuit.Open <= 0):
+		return nil, fmt.Errorf("upstream %q: circuit %+v: want a share of errors above 0 and at most 1, and times", o.Name, *o.Circuit)
+	}
+	u.room = newRoom(&o)
 	u.stall = o.ResponseHeaderTimeout
-	u.transport = newTransport(o)
+	for i, t := range o.Targets {
+		made, err := newTarget(t, &o)
+		if err != nil {
+			return nil, fmt.Errorf("upstream %q: target %d: %w", o.Name, i+1, err)
+		}
+		u.targets = append(u.targets, made)
+	}
 	u.exchanges.New = func() any { return newExchange(u) }
 	return u, nil
 }
 
-// newTarget checks a configured URL. Its text is not in the errors, because a
-// user and password in it would be a secret.
-func newTarget(t *url.URL) (*target, error) {
-	switch {
-	case t == nil:
-		return nil, errors.New("want a URL")
-	case t.Scheme != "http" && t.Scheme != "https":
-		return nil, fmt.Errorf("scheme %q: want http or https", t.Scheme)
-	case t.Hostname() == "":
-		return nil, errors.New("want a host")
-	case t.User != nil:
-		return nil, errors.New("want no user or password in the URL")
-	case t.RawQuery != "" || t.ForceQuery || t.Fragment != "":
-		return nil, errors.New("want no query or fragment in the URL")
-	case t.Opaque != "":
-		return nil, errors.New("want //host after the scheme")
+// Close closes the idle connections; those in use close when their requests end. Of
+// the circuit nothing is told any more. Requests that still come are carried, over new
+// connections.
+func (u *Upstream) Close() {
+	u.room.closed.Store(true)
+	for _, t := range u.targets {
+		t.transport.CloseIdleConnections()
 	}
-	return &target{
-		scheme:  t.Scheme,
-		host:    t.Host,
-		path:    trimSlash(t.Path),
-		rawPath: trimSlash(t.EscapedPath()),
-	}, nil
 }
-
-// trimSlash cuts one final slash, since the request's path brings its own.
-func trimSlash(path string) string {
-	if n := len(path); n > 0 && path[n-1] == '/' {
-		return path[:n-1]
-	}
-	return path
-}
-
-// Close closes the idle connections; those in use close when their requests
-// end. Requests that still come are carried, over new connections.
-func (u *Upstream) Close() { u.transport.CloseIdleConnections() }
 
 // pick returns the index of the target for a new request.
 func (u *Upstream) pick() int {

@@ -19,9 +19,32 @@ func (t *Telemetry) Configure(l Labels) {
 		routes:    t.routesLocked(old.routes, l.Routes),
 		decisions: t.decisionsLocked(old.decisions, l.Limits, l.Trials, l.Sources),
 		targets:   t.targetsLocked(old.targets, l.Targets),
+		upstreams: t.upstreamsLocked(old.upstreams, l.Upstreams),
 	}
 	t.current.Store(next)
 	t.modesLocked(l.Modes)
+}
+
+// upstreamsLocked makes the series of what upstreams refuse as a whole.
+func (t *Telemetry) upstreamsLocked(old map[string]bool, names []string) map[string]bool {
+	next := make(map[string]bool, len(names))
+	for _, name := range names {
+		next[name] = true
+		if old[name] {
+			continue
+		}
+		t.circuit.WithLabelValues(clean(name)).Set(0)
+		for _, reason := range [...]string{"no_room", "circuit_open"} {
+			t.noRoom.WithLabelValues(clean(name), reason)
+		}
+	}
+	for name := range old {
+		if !next[name] {
+			t.circuit.DeleteLabelValues(clean(name))
+			t.noRoom.DeletePartialMatch(prometheus.Labels{"upstream": clean(name)})
+		}
+	}
+	return next
 }
 
 func (t *Telemetry) routesLocked(old map[string]*route, names []string) map[string]*route {

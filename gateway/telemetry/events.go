@@ -140,6 +140,23 @@ func (t *Telemetry) UpstreamDone(upstream, address string, status int, err error
 	}
 }
 
+// UpstreamRefused counts a request that was not sent to an upstream: it has no_room,
+// or circuit_open. One that is not in [Labels.Upstreams] is not counted.
+func (t *Telemetry) UpstreamRefused(upstream, reason string) {
+	if !t.current.Load().upstreams[upstream] {
+		return
+	}
+	t.noRoom.WithLabelValues(clean(upstream), reason).Inc()
+}
+
+// UpstreamCircuit says whether an upstream is left alone; see UpstreamRefused.
+func (t *Telemetry) UpstreamCircuit(upstream string, open bool) {
+	if !t.current.Load().upstreams[upstream] {
+		return
+	}
+	t.circuit.WithLabelValues(clean(upstream)).Set(gaugeOf(open))
+}
+
 // noConnection reports whether err means that no usable connection came about,
 // as opposed to one that was lost or an answer that was late.
 func noConnection(err error) bool {

@@ -26,6 +26,8 @@ type Labels struct {
 	Trials []Trial
 	// Sources are who can decide: redis, memory, lease, deny_cache, local_cap, none.
 	Sources []string
+	// Upstreams are the names of all upstreams.
+	Upstreams []string
 	// Targets are all servers of all upstreams.
 	Targets []Target
 	// Modes are the fail modes that some route uses: local_cap, deny, allow.

@@ -31,7 +31,9 @@ type metrics struct {
 	lastOKTime prometheus.Gauge
 	configInfo *prometheus.GaugeVec // hash
 	shared     prometheus.Gauge
-	certExpiry *prometheus.GaugeVec // subject
+	circuit    *prometheus.GaugeVec   // upstream
+	noRoom     *prometheus.CounterVec // upstream, reason
+	certExpiry *prometheus.GaugeVec   // subject
 
 	// Those with fixed labels, all there from the start; never changed.
 	storeErrors map[string]prometheus.Counter // by kind
@@ -132,6 +134,10 @@ func newMetrics(reg prometheus.Registerer, o *Options, dropped func() int64) met
 			"Attempts at an upstream, by the status it answered; error: no answer, canceled: the client left first."), []string{"upstream", "target", "code"}),
 		up: prometheus.NewGaugeVec(gauge("gateway_upstream_up",
 			"0 if the last attempt could not connect, else 1."), []string{"upstream", "target"}),
+		circuit: prometheus.NewGaugeVec(gauge("gateway_upstream_circuit_open",
+			"1 while an upstream is left alone because it fails, or is only tried."), []string{"upstream"}),
+		noRoom: prometheus.NewCounterVec(counter("gateway_upstream_refused_total",
+			"Requests that were not sent to an upstream, by the reason: no_room or circuit_open."), []string{"upstream", "reason"}),
 		lastOK: prometheus.NewGauge(gauge("gateway_config_last_reload_success",
 			"1 if the last load of the configuration was applied, 0 if it was rejected.")),
 		lastOKTime: prometheus.NewGauge(gauge("gateway_config_last_reload_success_timestamp_seconds",
@@ -183,7 +189,7 @@ func newMetrics(reg prometheus.Registerer, o *Options, dropped func() int64) met
 		collectors.NewBuildInfoCollector(),
 		m.requests, m.duration, m.added, m.inFlight, m.decisions, m.remaining, m.storeTook,
 		m.fallback, m.overflow, m.unknown, m.leased, m.stranded, m.leasesFull, m.instances, m.upRequests, m.up,
-		m.lastOK, m.lastOKTime, m.configInfo, m.shared, m.certExpiry,
+		m.lastOK, m.lastOKTime, m.configInfo, m.shared, m.circuit, m.noRoom, m.certExpiry,
 		storeErrors, units, auth, reloads, logDropped, denials, pushedOut,
 	)
 	return m

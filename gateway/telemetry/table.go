@@ -16,6 +16,7 @@ type table struct {
 	routes    map[string]*route
 	decisions map[Limit]*decisions
 	targets   map[Target]*target
+	upstreams map[string]bool // those that have series
 }
 
 // A cell is a counter that is made when it is first needed.

@@ -1,0 +1,82 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync/atomic"
+)
+
+// target is one server, with a pool of connections of its own.
+type target struct {
+	// name is what logs and metrics call it: the host of its URL, or unix:/path.
+	name string
+	// scheme and host are those of the requests that it gets.
+	scheme, host string
+	path         string // decoded, without a final slash
+	rawPath      string // the same as configured, escaped
+	transport    *http.Transport
+	inFlight     atomic.Int64
+	// onlyHTTP2: it can be asked for no WebSocket.
+	onlyHTTP2 bool
+}
+
+// socketHost is the Host of requests over a unix socket, which has none.
+const socketHost = "localhost"
+
+// newTarget checks a configured URL. Its text is not in the errors, because a
+// user and password in it would be a secret.
+func newTarget(u *url.URL, o *Options) (*target, error) {
+	if u == nil {
+		return nil, errors.New("want a URL")
+	}
+	t := &target{name: TargetName(u), scheme: u.Scheme, host: u.Host, path: trimSlash(u.Path), rawPath: trimSlash(u.EscapedPath())}
+	t.transport = newTransport(o)
+	switch {
+	case u.User != nil:
+		return nil, errors.New("want no user or password in the URL")
+	case u.RawQuery != "" || u.ForceQuery || u.Fragment != "":
+		return nil, errors.New("want no query or fragment in the URL")
+	case u.Opaque != "":
+		return nil, errors.New("want // behind the scheme")
+	}
+	switch u.Scheme {
+	case "http":
+	case "https":
+		t.transport.ForceAttemptHTTP2 = true // by ALPN
+		t.transport.TLSClientConfig = o.TLS.Clone()
+	case "h2c":
+		t.scheme, t.onlyHTTP2 = "http", true
+		t.transport.Protocols = new(http.Protocols)
+		t.transport.Protocols.SetUnencryptedHTTP2(true)
+	case "unix":
+		if u.Host != "" || !strings.HasPrefix(u.Path, "/") {
+			return nil, errors.New("want unix:///path, the whole path of a socket")
+		}
+		t.scheme, t.host, t.path, t.rawPath = "http", socketHost, "", ""
+		dial := t.transport.DialContext
+		t.transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx, "unix", u.Path) }
+		return t, nil
+	default:
+		return nil, fmt.Errorf("scheme %q: want http, https, h2c or unix", u.Scheme)
+	}
+	if u.Hostname() == "" {
+		return nil, errors.New("want a host")
+	}
+	return t, nil
+}
+
+// trimSlash cuts one final slash, since the request's path brings its own.
+func trimSlash(path string) string { return strings.TrimSuffix(path, "/") }
+
+// TargetName is what logs and metrics call the target with that URL.
+func TargetName(u *url.URL) string {
+	if u.Scheme == "unix" {
+		return "unix:" + u.Path
+	}
+	return u.Host
+}
