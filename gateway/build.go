@@ -94,7 +94,7 @@ func build(cfg *config.Config, gw *Gateway, up map[string]*pooled, storeFor stor
 	}
 	for _, c := range cfg.Routes {
 		rt := &route{
-			name: c.Name, methods: c.Methods, auth: c.Auth, cost: c.Cost,
+			name: c.Name, methods: c.Methods, headers: c.Headers, auth: c.Auth, cost: c.Cost,
 			store: storeFor(c.OnStoreFailure), upstreamName: c.Upstream, upstream: up[c.Upstream].upstream,
 		}
 		if s.auth != nil && c.Auth != config.AuthNone && !c.ForwardCredentials {

@@ -225,7 +225,7 @@ func OpenStore(cfg *config.Config) (*redisstore.Store, error) {
 // Matches reports whether a route by itself would take r.
 func Matches(c *config.Route, r *http.Request) bool {
 	var rs router
-	if err := rs.add(c.Host, c.Path, &route{name: c.Name, methods: c.Methods, cors: makeCORS(c)}); err != nil {
+	if err := rs.add(c.Host, c.Path, &route{name: c.Name, methods: c.Methods, headers: c.Headers, cors: makeCORS(c)}); err != nil {
 		return false
 	}
 	rt, _, _ := rs.match(r)

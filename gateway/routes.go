@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"slices"
@@ -22,7 +23,8 @@ import (
 // know after it was matched, so that nothing is looked up by name again.
 type route struct {
 	name         string
-	methods      []string // empty: all; GET includes HEAD
+	methods      []string        // empty: all; GET includes HEAD
+	headers      []rewrite.Field // that requests have; empty: none is looked at
 	auth         config.AuthMode
 	cost         int64
 	limits       []*limit        // the named limits, after the plan's
@@ -43,6 +45,49 @@ func (rt *route) allows(method string) bool {
 		return true
 	}
 	return method == http.MethodHead && slices.Contains(rt.methods, http.MethodGet)
+}
+
+// wants reports whether a request has the fields that the route is for.
+func (rt *route) wants(h http.Header) bool {
+	for _, f := range rt.headers {
+		if !slices.Contains(h[f.Name], f.Value) {
+			return false
+		}
+	}
+	return true
+}
+
+// wantsNamed is wants for a preflight, which only names the fields that the request
+// will have (the Fetch standard, section 3.2.2).
+func (rt *route) wantsNamed(preflight http.Header) bool {
+	for _, f := range rt.headers {
+		if !named(preflight["Access-Control-Request-Headers"], f.Name) {
+			return false
+		}
+	}
+	return true
+}
+
+func named(lists []string, name string) bool {
+	for _, list := range lists {
+		for one := range strings.SplitSeq(list, ",") {
+			if strings.EqualFold(strings.TrimSpace(one), name) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// specific orders the routes of a place: who wants more fields comes first, and
+// equals by what they want, so that the order in the file makes no difference.
+func specific(a, b *route) int {
+	if c := len(b.headers) - len(a.headers); c != 0 {
+		return c
+	}
+	return slices.CompareFunc(a.headers, b.headers, func(x, y rewrite.Field) int {
+		return cmp.Or(strings.Compare(x.Name, y.Name), strings.Compare(x.Value, y.Value))
+	})
 }
 
 // A router finds the route of a request. The most specific path wins, by chi's
@@ -97,6 +142,7 @@ func (t *pathTree) add(host, pattern string, rt *route) (err error) {
 		t.places[pattern] = p
 	}
 	p.routes = append(p.routes, rt)
+	slices.SortStableFunc(p.routes, specific)
 	return nil
 }
 
@@ -189,30 +235,35 @@ func (rs *router) match(r *http.Request) (rt *route, preflight bool, refused *ht
 	host := hostname(r.Host)
 	found := rs.find(host, path)
 	if found == nil {
-		return nil, false, &httperr.Error{
-			Status: http.StatusNotFound, Reason: "no_route",
-			Detail: "There is nothing here under this path.",
-		}
+		return nil, false, noRoute()
 	}
 	if strings.ContainsAny(path, ";%") && rs.misread(host, path, found) {
 		return nil, false, badPath()
 	}
 	if about := preflightOf(r); about != "" {
 		for _, rt := range found.routes {
-			if rt.cors != nil && rt.allows(about) {
+			if rt.cors != nil && rt.allows(about) && rt.wantsNamed(r.Header) {
 				return rt, true, nil
 			}
 		}
 	}
+	var wanted []*route
 	for _, rt := range found.routes {
+		if !rt.wants(r.Header) {
+			continue
+		}
 		if rt.allows(r.Method) {
 			return rt, false, nil
 		}
+		wanted = append(wanted, rt)
+	}
+	if wanted == nil {
+		return nil, false, noRoute()
 	}
 	return nil, false, &httperr.Error{
 		Status: http.StatusMethodNotAllowed, Reason: "method_not_allowed",
 		Detail: "This path does not take this method; the Allow field lists those it takes.",
-		Header: http.Header{"Allow": {allowed(found.routes)}},
+		Header: http.Header{"Allow": {allowed(wanted)}},
 	}
 }
 
@@ -244,6 +295,13 @@ func (rs *router) misread(host, path string, found *place) bool {
 		}
 	}
 	return false
+}
+
+func noRoute() *httperr.Error {
+	return &httperr.Error{
+		Status: http.StatusNotFound, Reason: "no_route",
+		Detail: "There is nothing here under this path.",
+	}
 }
 
 func badPath() *httperr.Error {

@@ -4,8 +4,12 @@ import (
 	"bufio"
 	"math/rand/v2"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
+
+	"bouncer/gateway/config"
+	"bouncer/gateway/rewrite"
 )
 
 // request reads what a server would read from these bytes.
@@ -196,4 +200,67 @@ func FuzzMatchPath(f *testing.F) {
 			}
 		}
 	})
+}
+
+// Of routes of one path the one that wants more fields is taken, whatever the order
+// in the file; a method that only another one takes is not refused.
+func TestARouteIsForRequestsWithItsFields(t *testing.T) {
+	fields := func(pairs ...string) (fs []rewrite.Field) {
+		for i := 0; i < len(pairs); i += 2 {
+			fs = append(fs, rewrite.Field{Name: pairs[i], Value: pairs[i+1]})
+		}
+		return fs
+	}
+	open := makeCORS(&config.Route{CORS: &config.CORS{Origins: []string{"*"}}})
+	routes := []*route{
+		{name: "any", methods: []string{"GET"}},
+		{name: "post", methods: []string{"POST"}},
+		{name: "two", methods: []string{"GET"}, headers: fields("X-Version", "2"), cors: open},
+		{name: "beta", methods: []string{"GET"}, headers: fields("X-Beta", "1")},
+		{name: "both", methods: []string{"GET"}, headers: fields("X-Beta", "1", "X-Version", "2")},
+	}
+	for _, test := range []struct {
+		method string
+		header http.Header
+		want   string
+	}{
+		{"GET", http.Header{}, "any"},
+		{"HEAD", http.Header{"X-Version": {"2"}}, "two"},
+		{"GET", http.Header{"X-Version": {"1", "2"}}, "two"},
+		{"GET", http.Header{"X-Version": {"22"}}, "any"},
+		{"GET", http.Header{"X-Version": {"2"}, "X-Beta": {"1"}}, "both"},
+		{"GET", http.Header{"X-Version": {"3"}, "X-Beta": {"1"}}, "beta"},
+		{"POST", http.Header{"X-Version": {"2"}}, "post"},
+		{"PUT", http.Header{"X-Version": {"2"}}, "405 GET, HEAD, POST"},
+		{"OPTIONS", http.Header{"Origin": {"https://a.example"}, "Access-Control-Request-Method": {"GET"}, "Access-Control-Request-Headers": {"x-other, x-version"}}, "two"},
+		{"OPTIONS", http.Header{"Origin": {"https://a.example"}, "Access-Control-Request-Method": {"GET"}}, "405 GET, HEAD, POST"},
+	} {
+		for range 5 {
+			rs := &router{}
+			for _, i := range rand.Perm(len(routes)) {
+				if err := rs.add("", "/a", routes[i]); err != nil {
+					t.Fatal(err)
+				}
+			}
+			r := request(t, test.method, "/a", "h")
+			r.Header = test.header
+			got := ""
+			if rt, _, refused := rs.match(r); refused != nil {
+				got = strconv.Itoa(refused.Status) + " " + refused.Header.Get("Allow")
+			} else {
+				got = rt.name
+			}
+			if got != test.want {
+				t.Errorf("%s %v: %s, want %s", test.method, test.header, got, test.want)
+			}
+		}
+	}
+	// Where none is for it, there is nothing.
+	rs := &router{}
+	if err := rs.add("", "/a", routes[2]); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, refused := rs.match(request(t, "PUT", "/a", "h")); refused == nil || refused.Status != http.StatusNotFound {
+		t.Errorf("no route wants it: %v", refused)
+	}
 }

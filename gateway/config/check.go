@@ -80,13 +80,13 @@ func checkRoutes(f *routesFile) {
 			r.authAt.errorf("auth is %s here, but no auth is configured, so that nobody has credentials; "+
 				"want auth.jwt or auth.api_keys, or auth: none on the route", r.Auth)
 		}
-		if r.shape == "" || !r.hostOK || !r.methodsOK {
+		if r.shape == "" || !r.hostOK || !r.methodsOK || !r.headersOK {
 			continue
 		}
-		place := r.Host + r.shape
+		place := r.Host + r.shape + fieldsText(r.Headers)
 		for _, other := range places[place] {
 			if m, ok := overlap(other.Methods, r.Methods); ok {
-				r.pathAt.errorf("route %s cannot be told from route %s at %s:%d:%d: both answer %s on %s; want another path, host or methods",
+				r.pathAt.errorf("route %s cannot be told from route %s at %s:%d:%d: both answer %s on %s; want another path, host, headers or methods",
 					quote(r.Name), quote(other.Name), f.root.d.name, other.pathAt.n.Line, other.pathAt.n.Column, m, quote(r.Host+r.Path))
 				break
 			}

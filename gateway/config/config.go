@@ -336,10 +336,13 @@ const (
 
 // Route is one route.
 type Route struct {
-	Name               string
-	Host               string   // lower case, no port; empty: any
-	Path               string   // chi pattern
-	Methods            []string // empty: all
+	Name    string
+	Host    string   // lower case, no port; empty: any
+	Path    string   // chi pattern
+	Methods []string // empty: all
+	// Headers are fields with the values that requests of the route have, by name;
+	// empty: none is looked at.
+	Headers            []rewrite.Field
 	Upstream           string
 	Auth               AuthMode
 	Cost               int64

@@ -143,7 +143,7 @@ func TestGoodFilesLoad(t *testing.T) {
 	if c == nil || len(report.Problems) > 0 {
 		t.Fatalf("problems:\n%s", text(report, dir))
 	}
-	if got := c.Summary(); got != "4 plans, 7 routes, 13 limits" {
+	if got := c.Summary(); got != "4 plans, 8 routes, 13 limits" {
 		t.Error(got)
 	}
 	in := func(name string) string { return filepath.Join(dir, name) }
@@ -242,7 +242,8 @@ func TestGoodFilesLoad(t *testing.T) {
 		},
 		MaxBody: 10 << 20, Timeout: 5 * time.Second,
 	})
-	equal("another path", c.Routes[6], &Route{
+	equal("headers", c.Routes[6].Headers, []rewrite.Field{{Name: "Accept-Version", Value: "2"}, {Name: "X-Beta", Value: "yes"}})
+	equal("another path", c.Routes[7], &Route{
 		Name: "old", Path: "/old/*", Upstream: "weather", Auth: AuthNone, OnStoreFailure: FailLocalCap,
 		Rewrite: &Rewrite{Match: "/old/([0-9]+)/(.*)", Replace: "/new/$2/$1"},
 	})

@@ -419,6 +419,13 @@ func (r *Route) node() *yaml.Node {
 	m.text("host", r.Host)
 	m.text("path", r.Path)
 	m.list("methods", r.Methods)
+	if len(r.Headers) > 0 {
+		n := newMapping(true)
+		for _, f := range r.Headers {
+			n.text(f.Name, f.Value)
+		}
+		m.node("headers", n.n)
+	}
 	m.text("upstream", r.Upstream)
 	m.text("auth", string(r.Auth))
 	m.number("cost", r.Cost)

@@ -3,8 +3,11 @@ package config
 import (
 	"math"
 	"net/netip"
+	"net/textproto"
 	"slices"
 	"strings"
+
+	"bouncer/gateway/rewrite"
 )
 
 // routeDecl is a route and where its parts stand.
@@ -15,7 +18,7 @@ type routeDecl struct {
 	limits                                                []ref
 	limitsAt                                              value  // limits, if given
 	shape                                                 string // the path, parameters without their names; empty if it was wrong
-	costOK, hostOK, methodsOK                             bool
+	costOK, hostOK, methodsOK, headersOK                  bool
 }
 
 const wantedRoute = "name, path and upstream"
@@ -75,6 +78,10 @@ func (r *routeDecl) read(o *object) (usesKnown bool) {
 		r.methodsAt = v
 		r.Methods, r.methodsOK = readMethods(v)
 	}
+	r.headersOK = true
+	if v, ok := o.get("headers", "header names and their values"); ok {
+		r.Headers, r.headersOK = v.matchedFields()
+	}
 	if v, ok := o.need("upstream", "the name of an upstream"); ok {
 		if s, ok := v.word("the name of an upstream"); ok {
 			r.upstream = ref{s, v}
@@ -107,9 +114,64 @@ func (r *routeDecl) read(o *object) (usesKnown bool) {
 	}
 	r.ForwardCredentials = o.boolean("forward_credentials", r.ForwardCredentials)
 	r.readReshaping(o)
-	o.later("headers", "host, path and methods")
 	o.done()
 	return usesKnown
+}
+
+// maxMatched bounds how many fields a route looks at.
+const maxMatched = 8
+
+// matchedFields reads the fields that requests of a route have, and sorts them by
+// name. ok says that all could be read.
+func (v value) matchedFields() (fs []rewrite.Field, ok bool) {
+	o, ok := v.object("header names and their values")
+	if !ok {
+		return nil, false
+	}
+	for _, name := range o.names {
+		at := o.fields[name]
+		field, good := at.matchedField(name)
+		if !good {
+			ok = false
+			continue
+		}
+		if slices.ContainsFunc(fs, func(f rewrite.Field) bool { return f.Name == field.Name }) {
+			at.keyErrorf("is there already: case makes no difference in the names of headers")
+			ok = false
+			continue
+		}
+		fs = append(fs, field)
+	}
+	switch {
+	case ok && len(fs) == 0:
+		v.errorf("names no header; leave it out to take requests with any")
+		return nil, false
+	case len(fs) > maxMatched:
+		v.errorf("%d headers; want at most %d", len(fs), maxMatched)
+		return nil, false
+	}
+	slices.SortFunc(fs, func(a, b rewrite.Field) int { return strings.Compare(a.Name, b.Name) })
+	return fs, ok
+}
+
+func (v value) matchedField(name string) (f rewrite.Field, ok bool) {
+	switch {
+	case !isToken(name):
+		v.keyErrorf("%s is not the name of a header; want letters, digits and -", quote(name))
+		return f, false
+	case strings.EqualFold(name, "Host"):
+		v.keyErrorf("is what host is for; want host: and a name on the route")
+		return f, false
+	case isNull(v.n):
+		v.keyErrorf("has no value; want the one that requests of the route have")
+		return f, false
+	}
+	s, ok := v.word("the value that requests of the route have")
+	if ok && strings.TrimSpace(s) != s {
+		v.errorf("has white space around it, which no value of a header has; want it without")
+		return f, false
+	}
+	return rewrite.Field{Name: textproto.CanonicalMIMEHeaderKey(name), Value: s}, ok
 }
 
 // readMethods reads the methods of a route.

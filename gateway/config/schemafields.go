@@ -157,10 +157,14 @@ func upstreamSchema() schema {
 
 func routeSchema() schema {
 	return fields(map[string]schema{
-		"name":     def("name").says("Unique; the route in metrics and logs."),
-		"host":     anyOf(written(`^[A-Za-z0-9._:\[\]-]+$`, "a host name"), schema{"type": "number"}).says("A host name without a port. Default: any."),
-		"path":     anyOf(written("^/", "a path such as /api/weather")).says("/fixed, /users/{id} for one segment, {id:regexp}, or /files/* for the rest. /a is not /a/."),
-		"methods":  some(anyOf(written("^[^a-z]+$", "a method in upper case such as GET").with("not", enum("CONNECT", "TRACE")))).says("Methods in upper case; GET includes HEAD. Default: all."),
+		"name":    def("name").says("Unique; the route in metrics and logs."),
+		"host":    anyOf(written(`^[A-Za-z0-9._:\[\]-]+$`, "a host name"), schema{"type": "number"}).says("A host name without a port. Default: any."),
+		"path":    anyOf(written("^/", "a path such as /api/weather")).says("/fixed, /users/{id} for one segment, {id:regexp}, or /files/* for the rest. /a is not /a/."),
+		"methods": some(anyOf(written("^[^a-z]+$", "a method in upper case such as GET").with("not", enum("CONNECT", "TRACE")))).says("Methods in upper case; GET includes HEAD. Default: all."),
+		"headers": schema{
+			"type": "object", "minProperties": 1, "maxProperties": maxMatched, "additionalProperties": def("text"),
+			"propertyNames": written(headerPattern, "the name of a header").with("not", schema{"pattern": anyCase([]string{"host"})}),
+		}.says("Fields with the values that requests of the route have, as they are. Of two routes of a path the one that wants more of them comes first."),
 		"upstream": def("text").says("The name of an upstream."),
 		"auth": words(string(AuthRequired), string(AuthOptional), string(AuthNone)).or(string(AuthRequired)).
 			says("required: no or bad credentials are 401. optional: none is anonymous, bad is 401. none: not looked at, and passed on untouched."),
