@@ -139,7 +139,7 @@ func TestExpectContinueIsTheUpstreamsToAnswer(t *testing.T) {
 		if _, err := io.ReadFull(in, body); err != nil {
 			return
 		}
-		_, _ = fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n%s", body)
+		_, _ = fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nContent-Length: 4\r\nConnection: close\r\n\r\n%s", body)
 	})
 	g := newGateway(t, settings{}, upstream)
 	c, in := dialRaw(t, g.address())

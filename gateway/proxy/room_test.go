@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,7 +18,7 @@ import (
 // roomy returns an upstream of which only the room is used.
 func roomy(t *testing.T, o Options) *Upstream {
 	t.Helper()
-	o.Name, o.Targets = "weather", []*url.URL{{Scheme: "http", Host: "127.0.0.1:1"}}
+	o.Name, o.Targets = "weather", []Target{{URL: &url.URL{Scheme: "http", Host: "127.0.0.1:1"}}}
 	u, err := New(o)
 	if err != nil {
 		t.Fatal(err)
@@ -46,8 +47,12 @@ func wantNoRoom(t *testing.T, u *Upstream, reason string, wait time.Duration) {
 
 func TestOnlySoManyAreInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		refused := map[string]int{}
-		u := roomy(t, Options{MaxInFlight: 2, Hooks: Hooks{NoRoom: func(_, reason string) { refused[reason]++ }}})
+		var told atomic.Int32
+		u := roomy(t, Options{MaxInFlight: 2, Hooks: Hooks{NoRoom: func(_, reason string) {
+			if reason == "no_room" {
+				told.Add(1)
+			}
+		}}})
 		a, b := enter(t, u), enter(t, u)
 		began := time.Now()
 		wantNoRoom(t, u, "no_room", time.Second)
@@ -74,7 +79,7 @@ func TestOnlySoManyAreInFlight(t *testing.T) {
 			t.Errorf("%d of 3 are answered at once, want one", len(answers))
 		}
 		for range 3 {
-			<-answers
+			_ = <-answers
 		}
 		// Who gives up while waiting is nobody's failure.
 		ctx, cancel := context.WithCancel(t.Context())
@@ -85,8 +90,8 @@ func TestOnlySoManyAreInFlight(t *testing.T) {
 		b.Leave()
 		c.Leave()
 		enter(t, u).Leave()
-		if refused["no_room"] != 4 {
-			t.Errorf("told of %v", refused)
+		if n := told.Load(); n != 4 {
+			t.Errorf("told of %d, want 4", n)
 		}
 	})
 }
@@ -156,7 +161,7 @@ func TestAnAnswerIsToldToTheCircuitWhenItBegins(t *testing.T) {
 	}))
 	defer upstream.Close()
 	to, _ := url.Parse(upstream.URL)
-	u, err := New(Options{Name: "weather", Targets: []*url.URL{to}})
+	u, err := New(Options{Name: "weather", Targets: []Target{{URL: to}}})
 	if err != nil {
 		t.Fatal(err)
 	}
