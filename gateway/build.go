@@ -92,10 +92,14 @@ func build(cfg *config.Config, gw *Gateway, up map[string]*pooled, storeFor stor
 	if err := s.plans.build(cfg); err != nil {
 		return nil, err
 	}
+	hashBy := map[string]*config.Dimension{}
+	for _, c := range cfg.Upstreams {
+		hashBy[c.Name] = c.HashBy
+	}
 	for _, c := range cfg.Routes {
 		rt := &route{
 			name: c.Name, methods: c.Methods, headers: c.Headers, auth: c.Auth, cost: c.Cost,
-			store: storeFor(c.OnStoreFailure), upstreamName: c.Upstream, upstream: up[c.Upstream].upstream,
+			store: storeFor(c.OnStoreFailure), upstreamName: c.Upstream, upstream: up[c.Upstream].upstream, hashBy: hashBy[c.Upstream],
 		}
 		if s.auth != nil && c.Auth != config.AuthNone && !c.ForwardCredentials {
 			rt.forward.Strip = s.auth.Strip
@@ -311,8 +315,12 @@ func makeUpstreams(cfg *config.Config, old map[string]*pooled, hooks proxy.Hooks
 		if err != nil {
 			return nil, fmt.Errorf("upstreams.%s: tls: %w", c.Name, err)
 		}
+		targets := make([]proxy.Target, len(c.Targets))
+		for i, t := range c.Targets {
+			targets[i] = proxy.Target{URL: t.URL, Weight: t.Weight}
+		}
 		u, err := proxy.New(proxy.Options{
-			Name: c.Name, Targets: c.Targets, TLS: tlsConfig, Balance: c.Balance,
+			Name: c.Name, Targets: targets, TLS: tlsConfig, Balance: c.Balance,
 			ConnectTimeout: c.ConnectTimeout, ResponseHeaderTimeout: c.ResponseHeaderTimeout, IdleTimeout: c.IdleTimeout,
 			MaxInFlight: c.MaxInFlight, Circuit: circuitOf(c.Circuit), Hooks: hooks,
 		})
@@ -389,7 +397,7 @@ func labels(cfg *config.Config) telemetry.Labels {
 	for _, u := range cfg.Upstreams {
 		l.Upstreams = append(l.Upstreams, u.Name)
 		for _, t := range u.Targets {
-			l.Targets = append(l.Targets, telemetry.Target{Upstream: u.Name, Target: proxy.TargetName(t)})
+			l.Targets = append(l.Targets, telemetry.Target{Upstream: u.Name, Target: proxy.TargetName(t.URL)})
 		}
 	}
 	return l

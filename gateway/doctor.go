@@ -198,7 +198,7 @@ func (e *examination) upstreams(ctx context.Context, cfg *config.Config) {
 	var looks []*look
 	for _, u := range cfg.Upstreams {
 		for _, t := range u.Targets {
-			looks = append(looks, &look{upstream: u, target: t})
+			looks = append(looks, &look{upstream: u, target: t.URL})
 		}
 	}
 	var wg sync.WaitGroup

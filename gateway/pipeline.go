@@ -75,6 +75,9 @@ func (s *snapshot) walk(x *exchange, r *http.Request) *httperr.Error {
 	// 502, 504
 	how := x.route.forward
 	how.To, how.Place = x.to, &x.place
+	if by := x.route.hashBy; by != nil {
+		how.Key = part(*by, r, &x.Request).Value
+	}
 	return x.route.upstream.Forward(&x.response, r, &x.Request, how)
 }
 

@@ -31,6 +31,7 @@ type route struct {
 	store        ratelimit.Store // the store in the route's fail mode
 	upstreamName string
 	upstream     *proxy.Upstream
+	hashBy       *config.Dimension // what requests of one target have in common; nil for nothing
 	forward      proxy.Forward
 	path         *rewrite.Path   // what the upstream gets for the path; nil for the path as it came
 	answer       *rewrite.Fields // what is changed in answers; nil for nothing

@@ -291,15 +291,22 @@ type Override struct {
 // Upstream is a set of equal servers.
 type Upstream struct {
 	Name    string
-	Targets []*url.URL // http, https or h2c, with an optional path; or unix with a path alone
+	Targets []Target
 	TLS     *TLS       // to https targets; nil: as the system trusts
-	Balance string     // round_robin or least_requests (default)
+	Balance string     // round_robin, least_requests (default) or hash
+	HashBy  *Dimension // of hash: whose requests go to one target: ip, user, api_key, tenant or a header; nil of others
 	// ConnectTimeout (default 1s) and ResponseHeaderTimeout (default 10s) bound
 	// a request; IdleTimeout (default 90s) bounds an idle connection.
 	ConnectTimeout, ResponseHeaderTimeout, IdleTimeout time.Duration
 	MaxInFlight                                        int      // 0: any number
 	Circuit                                            *Circuit // nil: none
 	Pos                                                Pos
+}
+
+// Target is one server of an upstream.
+type Target struct {
+	URL    *url.URL // http, https or h2c, with an optional path; or unix with a path alone
+	Weight int      // its share beside those of the others, 1 (default) to 1000
 }
 
 // Circuit says when an upstream that fails is left alone.

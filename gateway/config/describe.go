@@ -3,7 +3,6 @@ package config
 import (
 	"bytes"
 	"fmt"
-	"net/url"
 	"reflect"
 	"slices"
 	"strconv"
@@ -317,7 +316,7 @@ func (l *Lease) text() string {
 
 func describeUpstream(d *differ, what string, a, b *Upstream) {
 	d.change(what+" targets", targetText(a.Targets), targetText(b.Targets))
-	d.change(what+" balance", a.Balance, b.Balance)
+	d.change(what+" balance", a.balanceText(), b.balanceText())
 	d.change(what+" timeout.connect", formatDuration(a.ConnectTimeout), formatDuration(b.ConnectTimeout))
 	d.change(what+" timeout.response_header", formatDuration(a.ResponseHeaderTimeout), formatDuration(b.ResponseHeaderTimeout))
 	d.change(what+" timeout.idle", formatDuration(a.IdleTimeout), formatDuration(b.IdleTimeout))
@@ -459,12 +458,23 @@ func capText(r *Rate) string {
 	return r.String()
 }
 
-func targetText(targets []*url.URL) string {
+func targetText(targets []Target) string {
 	var s []string
 	for _, t := range targets {
-		s = append(s, t.String())
+		text := t.URL.String()
+		if t.Weight != 1 {
+			text += " of weight " + strconv.Itoa(t.Weight)
+		}
+		s = append(s, text)
 	}
 	return strings.Join(s, ", ")
+}
+
+func (u *Upstream) balanceText() string {
+	if u.HashBy == nil {
+		return u.Balance
+	}
+	return u.Balance + " by " + u.HashBy.String()
 }
 
 func limitNames(ls []*Limit) string {

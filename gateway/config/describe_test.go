@@ -51,7 +51,8 @@ var told = map[string]string{
 	"Dimension.Kind":   "",
 	"Dimension.Header": "",
 	"Override.Plan":    "",
-	"Circuit.Errors":   "circuit", "Circuit.Window": "circuit", "Circuit.Open": "circuit",
+	"Target.URL":       "", "Target.Weight": "", "Upstream.HashBy": "balance",
+	"Circuit.Errors": "circuit", "Circuit.Window": "circuit", "Circuit.Open": "circuit",
 	"Upstream.ConnectTimeout": "timeout.connect", "Upstream.ResponseHeaderTimeout": "timeout.response_header",
 	"Upstream.IdleTimeout": "timeout.idle",
 }

@@ -171,31 +171,39 @@ func readPer(v value) []Dimension {
 	}
 	var per []Dimension
 	for i, s := range names {
-		if name, ok := strings.CutPrefix(s, "header:"); ok {
-			if !isToken(name) {
-				vs[i].errorf("%s is not the name of a header; want header: and letters, digits and -", quote(name))
-				continue
-			}
-			d := Dimension{Kind: PerHeader, Header: textproto.CanonicalMIMEHeaderKey(name)}
-			if slices.Contains(notAKey, d.Header) {
-				vs[i].errorf("%s is about the connection or the message, not about who is calling; want a header that a trusted hop sets", d.Header)
-				continue
-			}
-			if slices.Contains(per, d) {
-				vs[i].errorf("header %s is given twice", d.Header)
-				continue
-			}
-			per = append(per, d)
+		d, ok := vs[i].dimension(s, dimensions)
+		if !ok {
 			continue
 		}
-		if !slices.Contains(dimensions, s) {
-			vs[i].errorf("unknown dimension %s; want %s or header:NAME%s",
-				quote(s), strings.Join(dimensions, ", "), suggest(s, dimensions))
+		if slices.Contains(per, d) { // the same words are found before
+			vs[i].errorf("header %s is given twice", d.Header)
 			continue
 		}
-		per = append(per, Dimension{Kind: DimensionKind(s)})
+		per = append(per, d)
 	}
 	return per
+}
+
+// dimension is what s stands for: one of known, or a header.
+func (v value) dimension(s string, known []string) (Dimension, bool) {
+	name, ok := strings.CutPrefix(s, "header:")
+	if !ok {
+		if !slices.Contains(known, s) {
+			v.errorf("unknown dimension %s; want %s or header:NAME%s", quote(s), strings.Join(known, ", "), suggest(s, known))
+			return Dimension{}, false
+		}
+		return Dimension{Kind: DimensionKind(s)}, true
+	}
+	if !isToken(name) {
+		v.errorf("%s is not the name of a header; want header: and letters, digits and -", quote(name))
+		return Dimension{}, false
+	}
+	d := Dimension{Kind: PerHeader, Header: textproto.CanonicalMIMEHeaderKey(name)}
+	if slices.Contains(notAKey, d.Header) {
+		v.errorf("%s is about the connection or the message, not about who is calling; want a header that a trusted hop sets", d.Header)
+		return Dimension{}, false
+	}
+	return d, true
 }
 
 // notAKey are the headers that no limit can be counted per: the server takes

@@ -212,16 +212,20 @@ func TestGoodFilesLoad(t *testing.T) {
 	}
 	equal("upstream", c.Upstreams[0], &Upstream{
 		Name: "weather", Balance: "round_robin",
-		Targets:        []*url.URL{{Scheme: "http", Host: "127.0.0.1:9001"}, {Scheme: "https", Host: "weather.example.com", Path: "/base"}},
+		Targets: []Target{
+			{&url.URL{Scheme: "http", Host: "127.0.0.1:9001"}, 1},
+			{&url.URL{Scheme: "https", Host: "weather.example.com", Path: "/base"}, 3},
+		},
 		ConnectTimeout: time.Second, ResponseHeaderTimeout: 10 * time.Second, IdleTimeout: 90 * time.Second,
 	})
 	equal("a bounded upstream", c.Upstreams[1], &Upstream{
-		Name: "other", Balance: "least_requests", Targets: []*url.URL{{Scheme: "http", Host: "[::1]:9003"}},
+		Name: "other", Balance: "hash", HashBy: &Dimension{Kind: PerHeader, Header: "X-Session"}, Targets: []Target{{&url.URL{Scheme: "http", Host: "[::1]:9003"}, 1}},
 		ConnectTimeout: time.Second, ResponseHeaderTimeout: 10 * time.Second, IdleTimeout: 90 * time.Second,
 		MaxInFlight: 500, Circuit: &Circuit{Errors: 40, Window: 20 * time.Second, Open: 2 * time.Second},
 	})
-	equal("targets of all kinds", c.Upstreams[2].Targets, []*url.URL{
-		{Scheme: "h2c", Host: "127.0.0.1:50051", Path: "/base"}, {Scheme: "unix", Path: "/run/api.sock"}, {Scheme: "https", Host: "127.0.0.1:50052"},
+	equal("targets of all kinds", c.Upstreams[2].Targets, []Target{
+		{&url.URL{Scheme: "h2c", Host: "127.0.0.1:50051", Path: "/base"}, 1}, {&url.URL{Scheme: "unix", Path: "/run/api.sock"}, 1},
+		{&url.URL{Scheme: "https", Host: "127.0.0.1:50052"}, 1},
 	})
 	equal("tls", c.Upstreams[2].TLS, &TLS{CAFile: in("cert.pem"), CertFile: in("cert.pem"), KeyFile: in("key.pem"), ServerName: "grpc.internal"})
 	equal("route", c.Routes[1], &Route{

@@ -386,12 +386,26 @@ func (l *Limit) node(withName bool) *yaml.Node {
 
 func (u *Upstream) node() *yaml.Node {
 	m := newMapping(false)
-	var targets []string
+	targets := listNode(true)
 	for _, t := range u.Targets {
-		targets = append(targets, t.String())
+		n := scalarNode(escape(t.URL.String()))
+		if t.Weight != 1 {
+			weighted := newMapping(true)
+			weighted.node("url", n)
+			weighted.number("weight", int64(t.Weight))
+			n = weighted.n
+		}
+		targets.Content = append(targets.Content, n)
 	}
-	m.list("targets", targets)
-	m.text("balance", u.Balance)
+	m.node("targets", targets)
+	if u.HashBy == nil {
+		m.text("balance", u.Balance)
+	} else {
+		by, hash := newMapping(true), newMapping(true)
+		by.text("by", u.HashBy.String())
+		hash.node("hash", by.n)
+		m.node("balance", hash.n)
+	}
 	t := newMapping(true)
 	t.duration("connect", u.ConnectTimeout)
 	t.duration("response_header", u.ResponseHeaderTimeout)

@@ -152,7 +152,7 @@ func TestDescribe(t *testing.T) {
 		{"routes.yaml", "limits: [dependency, account, geo]", "limits: [account]", []string{"route export limits: dependency, account, geo → account"}, nil},
 		{"routes.yaml", "limit: 5/15m", "limit: 6/15m", []string{"limit login-try: 5/15m → 6/15m"}, nil},
 		{"routes.yaml", "edge: [edge-ip]", "edge: []", []string{"edge: edge-ip → none"}, nil},
-		{"routes.yaml", "http://127.0.0.1:9001", "http://127.0.0.1:9009", []string{"upstream weather targets: http://127.0.0.1:9001, https://weather.example.com/base → http://127.0.0.1:9009, https://weather.example.com/base"}, nil},
+		{"routes.yaml", "http://127.0.0.1:9001", "http://127.0.0.1:9009", []string{"upstream weather targets: http://127.0.0.1:9001, https://weather.example.com/base of weight 3 → http://127.0.0.1:9009, https://weather.example.com/base of weight 3"}, nil},
 		{"routes.yaml", "failure_limit: 60/minute", "failure_limit: off", []string{"auth.failure_limit: 60/minute → off"}, nil},
 		{"routes.yaml", "timeout: 50ms", "timeout: 40ms", []string{"store.redis.timeout: 50ms → 40ms"}, nil},
 		{"routes.yaml", "leeway: 30s", "leeway: 10s", []string{"issuer https://login.example.com/ leeway: 30s → 10s"}, nil},

@@ -129,12 +129,23 @@ func tlsSchema() schema {
 }
 
 func upstreamSchema() schema {
+	urls := []schema{
+		written("^([Hh][Tt][Tt][Pp][Ss]?|[Hh]2[Cc])://[^/?#@]+[^?#]*$", "a URL such as http://127.0.0.1:9001 or https://api.example.com/base"),
+		written("^[Uu][Nn][Ii][Xx]:(//)?/[^/].*$", "a socket such as unix:///run/api.sock"),
+	}
+	weighted := fields(map[string]schema{
+		"url":    anyOf(urls...).says("The URL of the target."),
+		"weight": whole(1, maxWeight).or(1).says("Its share of the requests beside the weights of the others."),
+	}, "url")
+	hash := fields(map[string]schema{
+		"hash": fields(map[string]schema{
+			"by": anyOf(enum(hashDimensions...), written("^header:"+headerPattern[1:], "header: and the name of a header")).
+				says("What requests of one target have in common: ip, user, api_key, tenant or header:NAME. Where it is missing, the address stands in."),
+		}, "by").says("The same target for all requests that have something in common."),
+	}, "hash")
 	return fields(map[string]schema{
-		"targets": some(anyOf(
-			written("^([Hh][Tt][Tt][Pp][Ss]?|[Hh]2[Cc])://[^/?#@]+[^?#]*$", "a URL such as http://127.0.0.1:9001 or https://api.example.com/base"),
-			written("^[Uu][Nn][Ii][Xx]:(//)?/[^/].*$", "a socket such as unix:///run/api.sock"),
-		)).says("URLs of equal servers: http://, https:// (HTTP/2 where it is offered), h2c:// (HTTP/2 in the clear), each with a path that is put in front, or unix:///path of a socket."),
-		"balance": words("least_requests", "round_robin").or("least_requests").says("Which target is next."),
+		"targets": some(anyOf(append(urls, weighted)...)).says("URLs of equal servers: http://, https:// (HTTP/2 where it is offered), h2c:// (HTTP/2 in the clear), each with a path that is put in front, or unix:///path of a socket. {url, weight} for one that gets more, or less, than the others."),
+		"balance": anyOf(enum("least_requests", "round_robin"), hash).or("least_requests").says("Which target is next: the one with the fewest requests for its weight, each in turn, or by hash: {by: user} the same one for the same caller."),
 		"timeout": fields(map[string]schema{
 			"connect":         spell(time.Second, "Until connected, 1ms to 1h; then another target, or 502."),
 			"response_header": spell(10*time.Second, "Until the answer begins, 1ms to 1d; then 504. A body may take as long as it likes."),

@@ -38,24 +38,11 @@ func (f *routesFile) readUpstreams(top *object) {
 }
 
 func (u *Upstream) read(o *object) {
-	const wantedTargets = "URLs such as http://127.0.0.1:9001"
 	if v, ok := o.need("targets", "a list of "+wantedTargets); ok {
-		vs, texts, ok := v.words(wantedTargets, false)
-		if ok && len(vs) == 0 {
-			v.errorf("names no target; want at least one")
-		}
-		for i, s := range texts {
-			if t, ok := vs[i].target(s); ok {
-				u.Targets = append(u.Targets, t)
-			}
-		}
+		u.Targets = v.targets()
 	}
-	if v, ok := o.get("balance", "least_requests or round_robin"); ok {
-		if v.n.Kind == yaml.MappingNode {
-			v.errorf("balancing by hash is not supported yet; change it (wanted for now: least_requests or round_robin)")
-		} else if s, ok := v.choice([]string{"least_requests", "round_robin"}, []string{"hash"}); ok {
-			u.Balance = s
-		}
+	if v, ok := o.get("balance", wantedBalance); ok {
+		u.readBalance(v)
 	}
 	if v, ok := o.get("timeout", "connect, response_header or idle"); ok {
 		if t, ok := v.object("connect, response_header or idle"); ok {
@@ -67,7 +54,7 @@ func (u *Upstream) read(o *object) {
 	}
 	if v, ok := o.get("tls", "ca_file, cert_file, key_file or server_name"); ok {
 		u.TLS = readTLS(v)
-		if len(u.Targets) > 0 && !slices.ContainsFunc(u.Targets, func(t *url.URL) bool { return t.Scheme == "https" }) {
+		if len(u.Targets) > 0 && !slices.ContainsFunc(u.Targets, func(t Target) bool { return t.URL.Scheme == "https" }) {
 			v.keyErrorf("is for https targets, and there are none; want https:// in front of those that speak TLS, or no tls")
 		}
 	}
@@ -82,6 +69,88 @@ func (u *Upstream) read(o *object) {
 	o.later("health", wanted)
 	o.later("retries", wanted)
 	o.done()
+}
+
+const (
+	wantedTargets = "URLs such as http://127.0.0.1:9001"
+	wantedBalance = "least_requests, round_robin or hash: {by: user}"
+	wantedHash    = "what requests of one target have in common, such as {by: user}"
+	// maxWeight bounds how long a round of turns is.
+	maxWeight = 1000
+)
+
+// readBalance reads balance: a word, or hash with what it goes by.
+func (u *Upstream) readBalance(v value) {
+	if v.n.Kind != yaml.MappingNode {
+		switch s, ok := v.word(wantedBalance); {
+		case !ok:
+		case s == "least_requests" || s == "round_robin":
+			u.Balance = s
+		case s == "hash":
+			v.errorf("hash needs what it goes by; want {hash: {by: user}}")
+		default:
+			v.errorf("want %s, got %s%s", wantedBalance, quote(s), suggest(s, []string{"least_requests", "round_robin"}))
+		}
+		return
+	}
+	o, _ := v.object(wantedBalance)
+	if v, ok := o.need("hash", wantedHash); ok {
+		if h, ok := v.object(wantedHash); ok {
+			if v, ok := h.need("by", wantedBy); ok {
+				if s, ok := v.word(wantedBy); ok {
+					if d, ok := v.dimension(s, hashDimensions); ok {
+						u.Balance, u.HashBy = "hash", &d
+					}
+				}
+			}
+			h.done()
+		}
+	}
+	o.done()
+}
+
+const wantedBy = "ip, user, api_key, tenant or header:NAME"
+
+// hashDimensions are what a hash may go by, besides header:NAME. By route or global
+// would be no balance at all.
+var hashDimensions = []string{string(PerIP), string(PerUser), string(PerAPIKey), string(PerTenant)}
+
+// targets reads a list of URLs, each alone or with a weight.
+func (v value) targets() (targets []Target) {
+	items, ok := v.list("a list of " + wantedTargets)
+	if ok && len(items) == 0 {
+		v.errorf("names no target; want at least one")
+	}
+	first := map[string]value{}
+	for _, item := range items {
+		t, at := Target{Weight: 1}, item
+		if item.n.Kind == yaml.MappingNode {
+			o, _ := item.object("url and weight")
+			if v, ok := o.get("weight", "a number from 1 to 1000"); ok {
+				if n, ok := v.integer(1, maxWeight); ok {
+					t.Weight = int(n)
+				}
+			}
+			at, ok = o.need("url", "a URL such as http://127.0.0.1:9001")
+			o.done()
+			if !ok {
+				continue
+			}
+		}
+		s, ok := at.word(wantedTargets)
+		if !ok {
+			continue
+		}
+		if f, twice := first[s]; twice {
+			at.errorf("given twice; the first one is at line %d, column %d", f.n.Line, f.n.Column)
+			continue
+		}
+		first[s] = at
+		if t.URL, ok = at.target(s); ok {
+			targets = append(targets, t)
+		}
+	}
+	return targets
 }
 
 // circuit reads circuit; nil if it is no mapping.

@@ -89,7 +89,7 @@ func BenchmarkForward(b *testing.B) {
 			}
 			pooled := *bare
 			pooled.BufferPool = new(pool)
-			u, err := proxy.New(proxy.Options{Name: "bench", Targets: []*url.URL{target}})
+			u, err := proxy.New(proxy.Options{Name: "bench", Targets: []proxy.Target{{URL: target}}})
 			if err != nil {
 				b.Fatal(err)
 			}

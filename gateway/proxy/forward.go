@@ -37,6 +37,8 @@ type Forward struct {
 	// is before it: connecting, other targets, and the client's sending of its
 	// body. 0 for none but those of the upstream.
 	Timeout time.Duration
+	// Key is what Hash goes by: requests with the same one go to the same target.
+	Key string
 	// Place is where [Upstream.Enter] let the request in, which is told whether there
 	// was an answer; nil for none.
 	Place *Place
@@ -104,8 +106,9 @@ type exchange struct {
 	bare      http.Request // the client's without fields, for ReverseProxy
 	forward   Forward
 	webSocket bool
-	target    int // index of the target in use
-	tried     int // targets so far, including this one
+	target    int    // index of the target in use
+	tried     int    // targets so far, including this one
+	been      []bool // which targets could not be connected to, if there are any
 	start     time.Time
 	upload    *upload // nil without a request body
 	stop      func()  // releases the upload's context
@@ -122,7 +125,7 @@ type exchange struct {
 }
 
 func newExchange(u *Upstream) *exchange {
-	x := &exchange{u: u}
+	x := &exchange{u: u, been: make([]bool, len(u.targets))}
 	x.proxy = httputil.ReverseProxy{
 		Rewrite:        x.rewrite,
 		Transport:      x,
@@ -148,7 +151,7 @@ func (x *exchange) begin(w http.ResponseWriter, r *http.Request, s *scope.Reques
 		x.bare.Body = http.MaxBytesReader(nil, r.Body, *o.MaxBody)
 	}
 	x.answer.w = w
-	x.target, x.tried = x.u.pick(), 1
+	x.target, x.tried = x.u.balancer.pick(o.Key, nil), 1
 	x.take()
 }
 
@@ -202,6 +205,7 @@ func (x *exchange) end() {
 func (x *exchange) reset() {
 	x.client, x.scope, x.forward, x.webSocket = nil, nil, Forward{}, false
 	x.bare = http.Request{}
+	clear(x.been)
 	x.upload, x.stop, x.deadline = nil, nil, nil
 	x.err, x.answered, x.started, x.finished = nil, false, false, false
 	x.interim, x.switched = nil, nil
@@ -255,7 +259,8 @@ func (x *exchange) RoundTrip(r *http.Request) (*http.Response, error) {
 			return nil, err
 		}
 		x.leave(0, err)
-		x.target, x.tried = (x.target+1)%len(x.u.targets), x.tried+1
+		x.been[x.target] = true
+		x.target, x.tried = x.u.balancer.pick(x.forward.Key, x.been), x.tried+1
 		x.take()
 		r = r.WithContext(r.Context()) // a copy: the old one may still be in use
 		to := *r.URL

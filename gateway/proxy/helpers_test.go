@@ -117,7 +117,7 @@ func newGateway(t *testing.T, set settings, targets ...string) *gateway {
 		if err != nil {
 			t.Fatal(err)
 		}
-		o.Targets = append(o.Targets, target)
+		o.Targets = append(o.Targets, proxy.Target{URL: target})
 	}
 	o.Hooks.Done = func(upstream, target string, status int, d time.Duration, err error) {
 		if upstream != "weather" || d <= 0 {

@@ -44,7 +44,7 @@ func TestHTTPSUpstream(t *testing.T) {
 		address.Host = "example.com:" + address.Port() // a name in the test server's certificate
 		roots := x509.NewCertPool()
 		roots.AddCert(upstream.Certificate())
-		u, err := New(Options{Name: "weather", Targets: []*url.URL{address}, TLS: &tls.Config{RootCAs: roots}})
+		u, err := New(Options{Name: "weather", Targets: []Target{{URL: address}}, TLS: &tls.Config{RootCAs: roots}})
 		if err != nil {
 			t.Fatal(err)
 		}

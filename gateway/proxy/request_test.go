@@ -288,17 +288,18 @@ func TestNewRefuses(t *testing.T) {
 		}
 		return u
 	}
-	good := []*url.URL{parse("http://127.0.0.1:1/base")}
+	good := []proxy.Target{{URL: parse("http://127.0.0.1:1/base")}}
 	for name, o := range map[string]proxy.Options{
 		"name":    {Targets: good},
 		"target":  {Name: "a"},
 		"balance": {Name: "a", Targets: good, Balance: "random"},
 		"connect": {Name: "a", Targets: good, ConnectTimeout: -1},
-		"scheme":  {Name: "a", Targets: []*url.URL{parse("ftp://h")}},
-		"host":    {Name: "a", Targets: []*url.URL{parse("http://:80")}},
-		"user":    {Name: "a", Targets: []*url.URL{parse("http://u:secret@h")}},
-		"query":   {Name: "a", Targets: []*url.URL{parse("http://h/?a=1")}},
-		"URL":     {Name: "a", Targets: []*url.URL{nil}},
+		"scheme":  {Name: "a", Targets: []proxy.Target{{URL: parse("ftp://h")}}},
+		"host":    {Name: "a", Targets: []proxy.Target{{URL: parse("http://:80")}}},
+		"user":    {Name: "a", Targets: []proxy.Target{{URL: parse("http://u:secret@h")}}},
+		"query":   {Name: "a", Targets: []proxy.Target{{URL: parse("http://h/?a=1")}}},
+		"weight":  {Name: "a", Targets: []proxy.Target{{URL: good[0].URL, Weight: proxy.MaxWeight + 1}}},
+		"URL":     {Name: "a", Targets: []proxy.Target{{URL: nil}}},
 	} {
 		_, err := proxy.New(o)
 		if err == nil || !strings.Contains(err.Error(), name) || strings.Contains(err.Error(), "secret") {

@@ -9,6 +9,8 @@ import (
 	"net/url"
 	"strings"
 	"sync/atomic"
+
+	"github.com/cespare/xxhash/v2"
 )
 
 // target is one server, with a pool of connections of its own.
@@ -17,6 +19,8 @@ type target struct {
 	name string
 	// scheme and host are those of the requests that it gets.
 	scheme, host string
+	weight       int64  // at least 1
+	seed         uint64 // of the numbers that it draws for keys
 	path         string // decoded, without a final slash
 	rawPath      string // the same as configured, escaped
 	transport    *http.Transport
@@ -30,11 +34,18 @@ const socketHost = "localhost"
 
 // newTarget checks a configured URL. Its text is not in the errors, because a
 // user and password in it would be a secret.
-func newTarget(u *url.URL, o *Options) (*target, error) {
-	if u == nil {
+func newTarget(configured Target, o *Options) (*target, error) {
+	u := configured.URL
+	switch {
+	case u == nil:
 		return nil, errors.New("want a URL")
+	case configured.Weight < 0 || configured.Weight > MaxWeight:
+		return nil, fmt.Errorf("weight %d: want 1 to %d", configured.Weight, MaxWeight)
 	}
-	t := &target{name: TargetName(u), scheme: u.Scheme, host: u.Host, path: trimSlash(u.Path), rawPath: trimSlash(u.EscapedPath())}
+	t := &target{
+		name: TargetName(u), scheme: u.Scheme, host: u.Host, path: trimSlash(u.Path), rawPath: trimSlash(u.EscapedPath()),
+		weight: int64(max(configured.Weight, 1)), seed: xxhash.Sum64String(u.String()),
+	}
 	t.transport = newTransport(o)
 	switch {
 	case u.User != nil:

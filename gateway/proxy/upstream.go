@@ -6,17 +6,7 @@ import (
 	"fmt"
 	"net/url"
 	"sync"
-	"sync/atomic"
 	"time"
-)
-
-// How an Upstream picks a target.
-const (
-	// LeastRequests picks the target with the fewest requests in flight;
-	// equals take turns.
-	LeastRequests = "least_requests"
-	// RoundRobin picks the targets in turn.
-	RoundRobin = "round_robin"
 )
 
 // The defaults of Options.
@@ -26,21 +16,29 @@ const (
 	DefaultIdleTimeout           = 90 * time.Second
 )
 
+// Target is one server of an Upstream.
+type Target struct {
+	// URL is http, https (HTTP/2 where the server offers it) or h2c (HTTP/2 in the
+	// clear), with an optional path that is put in front of every request's path; or
+	// unix:///path, a socket, which is asked for Host localhost. No user, query or
+	// fragment. It is not modified and must not be.
+	URL *url.URL
+	// Weight is its share of the requests, beside the weights of the others, up to
+	// MaxWeight. Zero means 1.
+	Weight int
+}
+
 // Options describe an Upstream.
 type Options struct {
 	// Name is what clients and logs may know the upstream by. Required.
 	Name string
-	// Targets are its servers: http, https (HTTP/2 where the server offers it) or
-	// h2c (HTTP/2 in the clear), with an optional path that is put in front of every
-	// request's path; or unix:///path, a socket, which is asked for Host localhost.
-	// No user, query or fragment. At least one. They are not modified and must not
-	// be.
-	Targets []*url.URL
+	// Targets are its servers. At least one.
+	Targets []Target
 	// TLS is for https targets: whom to trust, which certificate to show, which
 	// name the server's must have. nil: the system's certificates and the target's
 	// host. It is not modified and must not be.
 	TLS *tls.Config
-	// Balance is LeastRequests (the default, also when empty) or RoundRobin.
+	// Balance is LeastRequests (the default, also when empty), RoundRobin or Hash.
 	Balance string
 	// ConnectTimeout bounds name lookup and TCP connection together, and then
 	// once more the TLS handshake. Zero means DefaultConnectTimeout.
@@ -90,8 +88,7 @@ var ErrClient = errors.New("the client's side failed")
 type Upstream struct {
 	name      string
 	targets   []*target
-	robin     bool
-	next      atomic.Uint64
+	balancer  *balancer
 	stall     time.Duration
 	room      *room
 	hooks     Hooks
@@ -105,13 +102,6 @@ func New(o Options) (*Upstream, error) {
 		return nil, errors.New("upstream: want a name")
 	}
 	u := &Upstream{name: o.Name, hooks: o.Hooks}
-	switch o.Balance {
-	case "", LeastRequests:
-	case RoundRobin:
-		u.robin = true
-	default:
-		return nil, fmt.Errorf("upstream %q: balance %q: want %s or %s", o.Name, o.Balance, LeastRequests, RoundRobin)
-	}
 	if len(o.Targets) == 0 {
 		return nil, fmt.Errorf("upstream %q: want at least one target", o.Name)
 	}
@@ -146,6 +136,10 @@ func New(o Options) (*Upstream, error) {
 		}
 		u.targets = append(u.targets, made)
 	}
+	var err error
+	if u.balancer, err = newBalancer(o.Balance, u.targets); err != nil {
+		return nil, fmt.Errorf("upstream %q: %w", o.Name, err)
+	}
 	u.exchanges.New = func() any { return newExchange(u) }
 	return u, nil
 }
@@ -158,26 +152,4 @@ func (u *Upstream) Close() {
 	for _, t := range u.targets {
 		t.transport.CloseIdleConnections()
 	}
-}
-
-// pick returns the index of the target for a new request.
-func (u *Upstream) pick() int {
-	n := len(u.targets)
-	if n == 1 {
-		return 0
-	}
-	start := int((u.next.Add(1) - 1) % uint64(n)) //nolint:gosec // below n
-	if u.robin {
-		return start
-	}
-	// The start moves on with every request, so that equals take turns and a
-	// quiet upstream's first target does not get everything.
-	best, least := start, u.targets[start].inFlight.Load()
-	for i := 1; i < n && least > 0; i++ {
-		at := (start + i) % n
-		if busy := u.targets[at].inFlight.Load(); busy < least {
-			best, least = at, busy
-		}
-	}
-	return best
 }
