@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"bouncer/gateway/door"
 )
 
 // drain ends the public listeners in good order, in three steps: the instance
@@ -17,6 +19,7 @@ func (g *Gateway) drain(ctx context.Context, public []*front, cut context.Cancel
 	if cfg.DrainDelay > 0 {
 		time.Sleep(cfg.DrainDelay)
 	}
+	hearOut(public)
 	inTime, cancel := context.WithTimeout(ctx, cfg.ShutdownTimeout)
 	defer cancel()
 	g.leaveBy = time.Now().Add(cfg.ShutdownTimeout)
@@ -41,7 +44,43 @@ func (g *Gateway) drain(ctx context.Context, public []*front, cut context.Cancel
 	g.flightsEnd(cleared)
 }
 
+// hearOut stops taking connections, and waits a moment for the first requests of those
+// that were taken. net/http's Shutdown gives them up: also when it has read the
+// request already, which the client has sent in good faith. The idle ones are closed.
+func hearOut(public []*front) {
+	for _, d := range public {
+		door.Stop(d.listener)
+		d.server.SetKeepAlivesEnabled(false)
+	}
+	over := time.NewTimer(hearing)
+	defer over.Stop()
+	poll := time.NewTicker(flightsPoll)
+	defer poll.Stop()
+	for _, d := range public {
+		select {
+		case <-d.ended:
+		case <-over.C:
+			return
+		}
+		// Once more after the last has spoken: it is counted out just before it is read.
+		for quiet := 0; quiet < 2; {
+			if d.census.Silent() == 0 {
+				quiet++
+			} else {
+				quiet = 0
+			}
+			select {
+			case <-poll.C:
+			case <-over.C:
+				return
+			}
+		}
+	}
+}
+
 const (
+	// hearing is how long connections that were taken have for their first request.
+	hearing = time.Second
 	// flightsPoll is how often drain looks whether anything is left.
 	flightsPoll = 10 * time.Millisecond
 	// cutGrace is how long requests that were cut have to end, and at least how

@@ -244,7 +244,7 @@ func TestARouteIsForRequestsWithItsFields(t *testing.T) {
 			}
 			r := request(t, test.method, "/a", "h")
 			r.Header = test.header
-			got := ""
+			var got string
 			if rt, _, refused := rs.match(r); refused != nil {
 				got = strconv.Itoa(refused.Status) + " " + refused.Header.Get("Allow")
 			} else {

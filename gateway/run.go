@@ -9,9 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"bouncer/gateway/config"
@@ -31,6 +29,8 @@ type front struct {
 	name     string
 	listener net.Listener
 	server   *http.Server
+	census   *door.Census  // nil: nobody asks
+	ended    chan struct{} // closed when it takes no connections any more
 }
 
 // Run listens and serves until ctx ends, then drains: it reports itself not
@@ -54,7 +54,9 @@ func (g *Gateway) Run(ctx context.Context, hup <-chan os.Signal) error {
 	var serving sync.WaitGroup
 	for _, d := range append(public, private...) {
 		serving.Go(func() {
-			if err := d.server.Serve(d.listener); !errors.Is(err, http.ErrServerClosed) {
+			err := d.server.Serve(d.listener)
+			close(d.ended)
+			if !errors.Is(err, http.ErrServerClosed) && !g.draining.Load() {
 				failed <- fmt.Errorf("serve %s on %s: %w", d.name, d.listener.Addr(), err)
 			}
 		})
@@ -114,12 +116,20 @@ func (g *Gateway) listen(inFlight context.Context, cfg *config.Config) (public, 
 			}
 		}
 	}()
+	inherited, err := inheritedListeners()
+	if err != nil {
+		return nil, nil, err
+	}
+	defer g.dismiss(inherited)
 	add := func(name, setting, address string, h http.Handler) (*front, error) {
-		l, err := listenOn(address)
+		l := inherited.take(address)
+		if l == nil {
+			l, err = listenOn(address)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", setting, err)
 		}
-		d := &front{name: name, listener: l, server: g.server(inFlight, h)}
+		d := &front{name: name, listener: l, server: g.server(inFlight, h), ended: make(chan struct{})}
 		open = append(open, d)
 		return d, nil
 	}
@@ -166,7 +176,7 @@ func (g *Gateway) guard(f *front, o door.Options) {
 		g.log.Debug("a TLS handshake failed", "client", client.String(), "error", err)
 	}
 	f.listener = door.Over(f.listener, o)
-	door.Attach(f.server)
+	f.census = door.Attach(f.server)
 }
 
 func (g *Gateway) server(inFlight context.Context, h http.Handler) *http.Server {
@@ -181,42 +191,6 @@ func (g *Gateway) server(inFlight context.Context, h http.Handler) *http.Server 
 		DisableGeneralOptionsHandler: true,
 		ErrorLog:                     slog.NewLogLogger(g.log.Handler(), slog.LevelDebug),
 	}
-}
-
-// listenOn opens "host:port", ":port" or "unix:/path".
-func listenOn(address string) (net.Listener, error) {
-	network := "tcp"
-	if path, ok := strings.CutPrefix(address, "unix:"); ok {
-		network, address = "unix", path
-		removeStaleSocket(path)
-	}
-	l, err := net.Listen(network, address)
-	switch {
-	case err == nil:
-		return l, nil
-	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, fmt.Errorf("listen on %s: the address is in use; stop whatever else listens there, or choose another address", address)
-	case errors.Is(err, syscall.EACCES):
-		return nil, fmt.Errorf("listen on %s: not permitted; ports below 1024 need CAP_NET_BIND_SERVICE, and a socket needs a directory that can be written", address)
-	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		return nil, fmt.Errorf("listen on %s: this machine has no such address; use one of its own, or :PORT for all of them", address)
-	default:
-		return nil, fmt.Errorf("listen on %s: %w", address, err)
-	}
-}
-
-// removeStaleSocket removes what a process that was killed left behind: a
-// socket that nobody answers on. Anything else stays where it is.
-func removeStaleSocket(path string) {
-	info, err := os.Stat(path)
-	if err != nil || info.Mode()&os.ModeSocket == 0 {
-		return
-	}
-	if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
-		_ = c.Close()
-		return
-	}
-	_ = os.Remove(path)
 }
 
 // countedAlone is said at the start, and by the reload that takes the store away:

@@ -65,7 +65,8 @@ type site struct {
 	t       testing.TB
 	dir     string
 	env     []string
-	program string // what it runs; empty: the gateway as it is
+	program string     // what it runs; empty: the gateway as it is
+	sockets []*os.File // that it inherits, from file descriptor 3 on
 }
 
 func newSite(t testing.TB) *site {
@@ -197,6 +198,7 @@ func (s *site) launch(args ...string) *gateway {
 	g.cmd = exec.Command(program, append([]string{"run"}, args...)...)
 	g.cmd.Dir = s.dir
 	g.cmd.Env = append(os.Environ(), s.env...)
+	g.cmd.ExtraFiles = s.sockets
 	g.cmd.Stderr = &g.stderr
 	stdout, err := g.cmd.StdoutPipe()
 	if err != nil {

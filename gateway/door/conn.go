@@ -38,6 +38,7 @@ type conn struct {
 	held    []byte    // was read and not passed on yet
 	ready   int       // how much of it may be
 	unread  bool      // held has to be looked at once more
+	silent  bool      // it has sent no request; net/http tells of its states one by one
 	due     time.Time // when the head that has begun has to be whole; zero if none has
 	instead []byte    // what the server is still to read in place of what was refused
 

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -53,9 +55,27 @@ func Over(l net.Listener, o Options) net.Listener {
 	return s
 }
 
+// Stop ends the taking of connections. Those that were taken are still handed on, when
+// their TLS handshakes have come to an end; after the last, Accept of a listener made
+// by [Over] returns [net.ErrClosed].
+func Stop(l net.Listener) {
+	if secure, ok := l.(*tlsListener); ok {
+		l = secure.Listener
+	}
+	_ = l.Close() // it is closed either way
+}
+
+// A Census counts the connections of a server that have sent no request yet.
+type Census struct{ silent atomic.Int64 }
+
+// Silent returns how many connections of HTTP/1 were taken and have not sent the head
+// of a request yet.
+func (c *Census) Silent() int64 { return c.silent.Load() }
+
 // Attach makes server tell its connections what they have to know, and its
 // requests which connection they came by.
-func Attach(server *http.Server) {
+func Attach(server *http.Server) *Census {
+	census := &Census{}
 	server.ConnContext = func(ctx context.Context, nc net.Conn) context.Context {
 		if c := connOf(nc); c != nil {
 			return context.WithValue(ctx, connKey{}, c)
@@ -63,15 +83,26 @@ func Attach(server *http.Server) {
 		return ctx
 	}
 	server.ConnState = func(nc net.Conn, state http.ConnState) {
+		c := connOf(nc)
+		if c == nil {
+			return
+		}
+		if silent := state == http.StateNew; silent != c.silent {
+			if c.silent = silent; silent {
+				census.silent.Add(1)
+			} else {
+				census.silent.Add(-1)
+			}
+		}
 		// No read is under way: net/http ends its own before it says so.
-		switch c := connOf(nc); {
-		case c == nil:
+		switch {
 		case state == http.StateIdle:
 			c.answered()
 		case state == http.StateHijacked:
 			c.upgraded()
 		}
 	}
+	return census
 }
 
 type connKey struct{}
@@ -115,6 +146,7 @@ type tlsListener struct {
 	ready chan accepted
 	open  context.Context // ends with Close
 	close context.CancelFunc
+	hands sync.WaitGroup // handshakes under way
 }
 
 type accepted struct {
@@ -141,17 +173,19 @@ func (l *tlsListener) run() {
 	for {
 		c, err := l.Listener.Accept()
 		if err != nil {
-			l.pass(accepted{err: err})
 			if errors.Is(err, net.ErrClosed) {
+				l.hands.Wait()
+				l.close()
 				return
 			}
+			l.pass(accepted{err: err})
 			continue // net/http waits before it asks again
 		}
-		go func() {
+		l.hands.Go(func() {
 			if nc := l.handshake(c); nc != nil {
 				l.pass(accepted{conn: nc})
 			}
-		}()
+		})
 	}
 }
 
