@@ -81,7 +81,7 @@ func (g *Gateway) applyLocked(cfg *config.Config) error {
 	if old != nil {
 		previous = old.auth
 	}
-	up, err := makeUpstreams(cfg, g.upstreams, proxy.Hooks{Done: g.upstreamDone, NoRoom: g.telemetry.UpstreamRefused, Circuit: g.circuitChanged})
+	up, err := makeUpstreams(cfg, g.upstreams, proxy.Hooks{Done: g.upstreamDone, NoRoom: g.telemetry.UpstreamRefused, Circuit: g.circuitChanged, Target: g.targetChanged})
 	if err != nil {
 		return err
 	}
@@ -168,6 +168,16 @@ func (g *Gateway) circuitChanged(upstream string, open bool) {
 		g.log.Error("an upstream fails; its requests are answered with 503 until it is well, but for a few that try", "upstream", upstream)
 	} else {
 		g.log.Warn("the upstream that failed is well again", "upstream", upstream)
+	}
+}
+
+// targetChanged says, once each time, that a target is left out, and that it is not
+// any longer.
+func (g *Gateway) targetChanged(upstream, target string, up bool, err error) {
+	if up {
+		g.log.Warn("the target that was left out can be connected to again; it gets its share by and by", "upstream", upstream, "target", target)
+	} else {
+		g.log.Error("a target cannot be connected to; it is left out, and tried now and then", "upstream", upstream, "target", target, "error", err)
 	}
 }
 

@@ -2,9 +2,12 @@ package test
 
 import (
 	"fmt"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 )
 
 // Requests of one caller go to one server, on every instance; when that is gone, to
@@ -129,4 +132,59 @@ func TestAServerGetsWhatItsWeightSays(t *testing.T) {
 			t.Errorf("%s: %d and %d requests, want 10 and 30", balance, n, m)
 		}
 	}
+}
+
+// A server that is not there costs few requests a detour, and none an answer; when it
+// is there again it is found by itself.
+func TestAServerThatIsGoneIsLeftOut(t *testing.T) {
+	t.Parallel()
+	stays := newUpstream(t, nil)
+	address := freeAddress(t)
+	s := upstreamSite(t, `targets: ["`+stays.URL+`", "http://`+address+`"], balance: round_robin`)
+	g := s.start()
+	const series = `gateway_upstream_requests_total{code="error",target="%s",upstream="api"}`
+	attempts := func() float64 { return g.value(fmt.Sprintf(series, address)) }
+	up := func() float64 {
+		return g.value(fmt.Sprintf(`gateway_upstream_up{target="%s",upstream="api"}`, address))
+	}
+	ask := func() {
+		if a := g.get("/"); a.status != 200 {
+			t.Fatalf("%d %s", a.status, a.body)
+		}
+	}
+	began := time.Now()
+	for range 100 {
+		ask()
+	}
+	// Three, and one more for every second that the machine took.
+	if n := attempts(); n < 3 || n > 3+time.Since(began).Seconds() || up() != 0 {
+		t.Errorf("%v attempts to connect, up is %v", n, up())
+	}
+	line := g.logged("a target cannot be connected to; it is left out, and tried now and then")
+	if line["upstream"] != "api" || line["target"] != address || line["error"] == nil {
+		t.Errorf("logged %v", line)
+	}
+	// A reload that is about something else forgets nothing.
+	before := attempts()
+	s.write("plans.yaml", "plans: {} # another text\n")
+	if !g.reload() {
+		t.Fatal("refused")
+	}
+	ask()
+	ask()
+	if n := attempts(); n > before+1 {
+		t.Errorf("%v attempts after a reload, %v before", n, before)
+	}
+
+	back := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = back.Listener.Close()
+	back.Listener = l
+	back.Start()
+	t.Cleanup(back.Close)
+	eventually(t, "it is found again", func() bool { ask(); return up() == 1 })
+	g.logged("the target that was left out can be connected to again; it gets its share by and by")
 }

@@ -5,8 +5,10 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/cespare/xxhash/v2"
 )
@@ -34,13 +36,14 @@ const MaxWeight = 1000
 type balancer struct {
 	balance string
 	targets []*target
+	ward    *ward
 	turns   []int32 // a round: indices of targets, each as often as its weight says
 	next    atomic.Uint64
 }
 
 // newBalancer returns a balancer for targets, whose weights are set.
-func newBalancer(balance string, targets []*target) (*balancer, error) {
-	b := &balancer{balance: balance, targets: targets}
+func newBalancer(balance string, targets []*target, w *ward) (*balancer, error) {
+	b := &balancer{balance: balance, targets: targets, ward: w}
 	switch balance {
 	case "":
 		b.balance = LeastRequests
@@ -87,68 +90,118 @@ func divisor(a, b int64) int64 {
 
 // pick returns the index of a target for a request with that key, which only a hash
 // looks at. been marks the targets that the request was at already, of which it gets
-// none; nil for none. There must be another.
+// none; nil for none. There must be another. Targets that are left out get no request,
+// unless all are.
 func (b *balancer) pick(key string, been []bool) int {
-	switch {
-	case len(b.targets) == 1:
+	if len(b.targets) == 1 {
 		return 0
-	case b.balance == Hash:
-		return b.hashed(key, been)
 	}
-	start := b.turn(been)
-	if b.balance == RoundRobin || b.targets[start].inFlight.Load() == 0 {
-		return start
+	if b.ward.troubled.Load() > 0 {
+		now := b.ward.now()
+		for range b.targets {
+			at := b.choose(key, been, now)
+			if at < 0 {
+				break
+			}
+			if b.ward.try(b.targets[at], now) {
+				return at
+			}
+		}
+	}
+	return b.choose(key, been, anyhow)
+}
+
+// anyhow is no time: every target has its whole share, however it is.
+const anyhow time.Duration = -1
+
+// share is which part of its requests a target gets.
+func (b *balancer) share(at int, been []bool, now time.Duration) float64 {
+	switch {
+	case been != nil && been[at]:
+		return 0
+	case now == anyhow:
+		return 1
+	}
+	return b.ward.share(b.targets[at], now)
+}
+
+// choose returns a target that has a share; -1 if none has.
+func (b *balancer) choose(key string, been []bool, now time.Duration) int {
+	if b.balance == Hash {
+		return b.hashed(key, been, now)
+	}
+	best := b.turn(been, now)
+	if best < 0 || b.balance == RoundRobin || b.targets[best].inFlight.Load() == 0 {
+		return best
 	}
 	// The start moves on with every request, so that equals take turns and a quiet
 	// upstream's first target does not get everything.
-	best, n := start, len(b.targets)
-	load, weight := b.targets[start].inFlight.Load()+1, b.targets[start].weight
+	start, n := best, len(b.targets)
+	load, weight := b.load(start, b.share(start, been, now))
 	for i := 1; i < n; i++ {
 		at := (start + i) % n
-		if been != nil && been[at] {
+		share := b.share(at, been, now)
+		if share == 0 {
 			continue
 		}
-		t := b.targets[at]
-		if l := t.inFlight.Load() + 1; l*weight < load*t.weight {
-			best, load, weight = at, l, t.weight
+		if l, w := b.load(at, share); l*weight < load*w {
+			best, load, weight = at, l, w
 		}
 	}
 	return best
 }
 
-// turn returns whose turn it is. A request that has been somewhere takes the next one
-// without using it up: otherwise, of two targets one of which is dead, the dead one
-// would have the first turn of every request.
-func (b *balancer) turn(been []bool) int {
+// load is how many requests a target would have in flight with one more, and what it
+// weighs now.
+func (b *balancer) load(at int, share float64) (load, weight float64) {
+	t := b.targets[at]
+	return float64(t.inFlight.Load() + 1), float64(t.weight) * share
+}
+
+// turn returns whose turn it is; -1 if none has a share. The turn of one that is left
+// out is used up, so that the one behind it does not get both. A request that has been
+// somewhere takes the next turn without using it up: otherwise, of two targets one of
+// which is dead, the dead one would have the first turn of every request.
+func (b *balancer) turn(been []bool, now time.Duration) int {
 	n := uint64(len(b.turns))
-	if been == nil {
-		return int(b.turns[(b.next.Add(1)-1)%n])
+	some, next := -1, b.next.Load()
+	for range n {
+		if been == nil {
+			next = b.next.Add(1) - 1
+		}
+		at := int(b.turns[next%n])
+		next++
+		switch share := b.share(at, been, now); {
+		case share == 0:
+		case share == 1 || share > rand.Float64(): //nolint:gosec // nobody gains by guessing it
+			return at
+		case some < 0:
+			some = at
+		}
 	}
-	at := b.next.Load()
-	for been[b.turns[at%n]] {
-		at++
-	}
-	return int(b.turns[at%n])
+	return some
 }
 
 // hashed is weighted rendezvous hashing: each target draws a number by lot, which
 // depends on the key and on itself alone, and the highest wins. What becomes of the
 // keys of one that is gone is drawn among all others.
-func (b *balancer) hashed(key string, been []bool) int {
+func (b *balancer) hashed(key string, been []bool, now time.Duration) int {
 	var sum [8]byte
 	binary.LittleEndian.PutUint64(sum[:], xxhash.Sum64String(key))
 	best, most := -1, 0.0
 	for at, t := range b.targets {
-		if been != nil && been[at] {
+		share := b.share(at, been, now)
+		if share == 0 {
 			continue
 		}
 		var d xxhash.Digest
 		d.ResetWithSeed(t.seed)
 		_, _ = d.Write(sum[:])
 		// -1/ln(u), for u evenly spread over (0, 1), times the weight: the share of a
-		// target of the keys is its share of all weights.
+		// target of the keys is its share of all weights. One that is coming back
+		// weighs less, so that its own keys come back to it one after the other.
 		u := (float64(d.Sum64()>>11) + 0.5) / (1 << 53)
-		if lot := -float64(t.weight) / math.Log(u); best < 0 || lot > most {
+		if lot := -float64(t.weight) * share / math.Log(u); best < 0 || lot > most {
 			best, most = at, lot
 		}
 	}

@@ -25,6 +25,7 @@ type target struct {
 	rawPath      string // the same as configured, escaped
 	transport    *http.Transport
 	inFlight     atomic.Int64
+	condition
 	// onlyHTTP2: it can be asked for no WebSocket.
 	onlyHTTP2 bool
 }

@@ -1,9 +1,11 @@
 package proxy
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
 	"net/url"
 	"sync"
 	"time"
@@ -73,6 +75,9 @@ type Hooks struct {
 	// NoRoom is called for each request that is refused by [Upstream.Enter], with
 	// the reason: no_room or circuit_open.
 	NoRoom func(upstream, reason string)
+	// Target is called when a target is left out because it cannot be connected to, and
+	// why, and when it comes back. It is not called for one that is alone.
+	Target func(upstream, target string, up bool, err error)
 	// Circuit is called when the circuit of an upstream opens, and when it is closed
 	// again. No request can enter meanwhile.
 	Circuit func(upstream string, open bool)
@@ -89,6 +94,7 @@ type Upstream struct {
 	name      string
 	targets   []*target
 	balancer  *balancer
+	ward      *ward
 	stall     time.Duration
 	room      *room
 	hooks     Hooks
@@ -129,6 +135,7 @@ func New(o Options) (*Upstream, error) {
 	}
 	u.room = newRoom(&o)
 	u.stall = o.ResponseHeaderTimeout
+	u.ward = &ward{began: time.Now(), patience: o.ConnectTimeout + time.Second, told: u.targetChanged}
 	for i, t := range o.Targets {
 		made, err := newTarget(t, &o)
 		if err != nil {
@@ -136,16 +143,38 @@ func New(o Options) (*Upstream, error) {
 		}
 		u.targets = append(u.targets, made)
 	}
+	if len(u.targets) > 1 { // one that is alone cannot be left out
+		for _, t := range u.targets {
+			u.watch(t)
+		}
+	}
 	var err error
-	if u.balancer, err = newBalancer(o.Balance, u.targets); err != nil {
+	if u.balancer, err = newBalancer(o.Balance, u.targets, u.ward); err != nil {
 		return nil, fmt.Errorf("upstream %q: %w", o.Name, err)
 	}
 	u.exchanges.New = func() any { return newExchange(u) }
 	return u, nil
 }
 
+// watch takes note of every connection to t.
+func (u *Upstream) watch(t *target) {
+	dial := t.transport.DialContext
+	t.transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := dial(ctx, network, address)
+		u.ward.connected(ctx, t, err)
+		return conn, err
+	}
+}
+
+// targetChanged tells of a target that is left out, or comes back.
+func (u *Upstream) targetChanged(t *target, up bool, err error) {
+	if u.hooks.Target != nil && !u.room.closed.Load() {
+		u.hooks.Target(u.name, t.name, up, err)
+	}
+}
+
 // Close closes the idle connections; those in use close when their requests end. Of
-// the circuit nothing is told any more. Requests that still come are carried, over new
+// the circuit and the targets nothing is told any more. Requests that still come are carried, over new
 // connections.
 func (u *Upstream) Close() {
 	u.room.closed.Store(true)
