@@ -27,6 +27,7 @@ func (s *snapshot) answer(x *exchange, r *http.Request, e *httperr.Error) {
 		x.Status = e.Status // nobody is there to read an answer
 		return
 	}
+	x.response.own = true
 	httperr.Write(&x.response, r, x.ID, e)
 }
 

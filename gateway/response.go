@@ -24,6 +24,7 @@ type response struct {
 	request   *http.Request
 	scope     *scope.Request
 	route     *route               // nil if there is none
+	own       bool                 // the answer is the gateway's, not an upstream's
 	decisions []ratelimit.Decision // what the fields tell; empty: nothing
 	fields    config.ClientHeaders
 	leaving   bool // the gateway is being stopped
@@ -67,7 +68,11 @@ func (w *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 func (w *response) finishHeader(status int) {
 	h := w.Header()
 	if w.route != nil {
+		kind := h["Content-Type"]
 		w.route.answer.Apply(h, w.request, w.scope)
+		if w.own {
+			h["Content-Type"] = kind // what it is does not change with what it is called
+		}
 		if w.route.cors != nil {
 			tellBrowser(w.route.cors, h, w.request)
 		}

@@ -349,7 +349,7 @@ func describeRoute(d *differ, what string, a, b *Route) {
 	d.change(what+" host", a.Host, b.Host)
 	d.change(what+" path", a.Path, b.Path)
 	d.change(what+" methods", strings.Join(a.Methods, ", "), strings.Join(b.Methods, ", "))
-	d.change(what+" headers", fieldsText(a.Headers), fieldsText(b.Headers))
+	describeFields(d, what+" headers", a.Headers, b.Headers)
 	d.change(what+" upstream", a.Upstream, b.Upstream)
 	d.change(what+" auth", string(a.Auth), string(b.Auth))
 	d.change(what+" cost", strconv.FormatInt(a.Cost, 10), strconv.FormatInt(b.Cost, 10))

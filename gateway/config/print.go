@@ -436,7 +436,7 @@ func (r *Route) node() *yaml.Node {
 	if len(r.Headers) > 0 {
 		n := newMapping(true)
 		for _, f := range r.Headers {
-			n.text(f.Name, f.Value)
+			n.text(f.Name, shownValue(f))
 		}
 		m.node("headers", n.n)
 	}

@@ -236,3 +236,33 @@ func TestPrintPathAndHost(t *testing.T) {
 		t.Errorf("path %q, host %q:\n%s", r.Path, r.Host, printed[0])
 	}
 }
+
+// What a route shows an upstream may be a secret: it is neither printed, nor told of
+// when it changes.
+func TestSecretsInFieldsAreNotShown(t *testing.T) {
+	with := func(secret string) *Config {
+		dir := smallDir(t, map[string]string{"routes.yaml": strings.Replace(smallRoutes, "cost: 0", `cost: 0, headers: {X-Gateway-Secret: "`+secret+
+			`"}, request_headers: {set: {Authorization: "Basic `+secret+`", X-Key: "{key_id}", X-Plain: shown}, add: {Cookie: ["a=`+secret+`"]}}`, 1)})
+		c, report := load(dir, nil)
+		if c == nil {
+			t.Fatal(text(report, dir))
+		}
+		return c
+	}
+	a, b := with("aaaahunter2"), with("bbbbhunter2")
+	printed, changes := string(Print(a)), Describe(a, b)
+	if strings.Contains(printed, "hunter2") || strings.Contains(strings.Join(changes, " "), "hunter2") {
+		t.Errorf("a secret is shown:\n%s\n%q", printed, changes)
+	}
+	for _, want := range []string{"X-Gateway-Secret: '********'", "Authorization: '********', X-Key: '{key_id}', X-Plain: shown", "Cookie: ['********']"} {
+		if !strings.Contains(printed, want) {
+			t.Errorf("%s is not printed:\n%s", want, printed)
+		}
+	}
+	if len(changes) != 3 || !strings.HasSuffix(changes[0], "headers: a value that is not shown changed") {
+		t.Errorf("told of %q", changes)
+	}
+	if got := Describe(a, a); got != nil {
+		t.Errorf("told of %q, and nothing changed", got)
+	}
+}

@@ -170,7 +170,10 @@ func (v value) headerFields(host, lists bool) []rewrite.Field {
 			continue
 		}
 		for i, text := range texts {
-			if err := rewrite.CheckValue(text); err != nil {
+			if err := rewrite.CheckValue(text); err != nil && shownValue(rewrite.Field{Name: name, Value: text}) == masked {
+				vs[i].errorf("holds a { that begins no placeholder, or a control character; want {{ for a brace")
+				continue
+			} else if err != nil {
 				vs[i].errorf("%v", err)
 				continue
 			}
@@ -317,8 +320,17 @@ func describeReshaping(d *differ, what string, a, b *Route) {
 func describeChanges(d *differ, what string, a, b *rewrite.Changes) {
 	from, to := orNew(a), orNew(b)
 	d.change(what+".remove", strings.Join(from.Remove, ", "), strings.Join(to.Remove, ", "))
-	d.change(what+".set", fieldsText(from.Set), fieldsText(to.Set))
-	d.change(what+".add", fieldsText(from.Add), fieldsText(to.Add))
+	describeFields(d, what+".set", from.Set, to.Set)
+	describeFields(d, what+".add", from.Add, to.Add)
+}
+
+// describeFields tells of other fields. What is not shown is only said to be another.
+func describeFields(d *differ, what string, a, b []rewrite.Field) {
+	from, to := fieldsText(a), fieldsText(b)
+	if from == to && !slices.Equal(a, b) {
+		d.say("%s: a value that is not shown changed", what)
+	}
+	d.change(what, from, to)
 }
 
 // orNew is what p points to, or the zero value.
@@ -340,10 +352,22 @@ func orNone(d time.Duration) string {
 func fieldsText(fs []rewrite.Field) string {
 	var texts []string
 	for _, f := range fs {
-		texts = append(texts, f.Name+": "+f.Value)
+		texts = append(texts, f.Name+": "+shownValue(f))
 	}
 	return strings.Join(texts, ", ")
 }
+
+// shownValue is the value of a field, masked if it may be a secret: an upstream is
+// often shown one. What consists of placeholders is none.
+func shownValue(f rewrite.Field) string {
+	secret := confidential(f.Name) || strings.EqualFold(f.Name, "Cookie") || strings.EqualFold(f.Name, "Set-Cookie")
+	if !secret || onlyPlaceholders.MatchString(f.Value) {
+		return f.Value
+	}
+	return masked
+}
+
+var onlyPlaceholders = regexp.MustCompile(`^([{][a-z_]+[}])+$`)
 
 // text is cors in one line; empty if there is none.
 func (c *CORS) text() string {
@@ -386,7 +410,9 @@ func (m mapping) reshaping(r *Route) {
 		n.list("headers", c.Headers)
 		n.list("expose", c.Expose)
 		n.boolean("credentials", c.Credentials)
-		n.duration("max_age", c.MaxAge)
+		if c.MaxAge > 0 {
+			n.duration("max_age", c.MaxAge)
+		}
 		m.node("cors", n.n)
 	}
 	if r.MaxBody != AnySize {
@@ -405,14 +431,14 @@ func (m mapping) changes(name string, c *rewrite.Changes) {
 	if len(c.Set) > 0 {
 		set := newMapping(true)
 		for _, f := range c.Set {
-			set.text(f.Name, f.Value)
+			set.text(f.Name, shownValue(f))
 		}
 		n.node("set", set.n)
 	}
 	if len(c.Add) > 0 {
 		values := map[string][]string{}
 		for _, f := range c.Add {
-			values[f.Name] = append(values[f.Name], f.Value)
+			values[f.Name] = append(values[f.Name], shownValue(f))
 		}
 		add := newMapping(true)
 		for _, name := range slices.Sorted(maps.Keys(values)) {

@@ -19,13 +19,17 @@ func WriteRoutes(w io.Writer, cfg *config.Config) error {
 	routes := slices.Clone(cfg.Routes)
 	slices.SortStableFunc(routes, prefer)
 	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
-	fmt.Fprintln(t, "ROUTE\tHOST\tPATH\tMETHODS\tAUTH\tCOST\tLIMITS\tON STORE FAILURE\tUPSTREAM\tAT")
+	fmt.Fprintln(t, "ROUTE\tHOST\tPATH\tHEADERS\tMETHODS\tAUTH\tCOST\tLIMITS\tON STORE FAILURE\tUPSTREAM\tAT")
 	for _, rt := range routes {
 		var limits []string
 		for _, l := range rt.Limits {
 			limits = append(limits, l.Name)
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", rt.Name, orElse(rt.Host, "any"), rt.Path,
+		var headers []string
+		for _, f := range rt.Headers {
+			headers = append(headers, f.Name)
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", rt.Name, orElse(rt.Host, "any"), rt.Path, orElse(strings.Join(headers, ","), "any"),
 			orElse(strings.Join(rt.Methods, ","), "all"), rt.Auth, rt.Cost, orElse(strings.Join(limits, ","), "the plan's"),
 			rt.OnStoreFailure, rt.Upstream, rt.Pos)
 	}

@@ -230,7 +230,7 @@ var (
 	own = []string{
 		"via", "forwarded", "traceparent", "tracestate", "x-request-id", "x-auth-user", "x-auth-tenant", "x-auth-plan", "x-auth-key-id",
 		"x-forwarded", "x-forwarded-*", "x-real-*", "true-client-ip", "proxy",
-		"ratelimit", "ratelimit-policy", "x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset",
+		"retry-after", "ratelimit", "ratelimit-policy", "x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset",
 	}
 )
 
