@@ -75,6 +75,53 @@ func TestAnUpstreamOfHTTP2InTheClear(t *testing.T) {
 	}
 }
 
+// An upstream of HTTP/2 that breaks off, or has said all it has to say, is told of at
+// once, and not only when its client, who may wait for that, sends more of the body.
+func TestAnUpstreamOfHTTP2EndsDuringTheUpload(t *testing.T) {
+	t.Parallel()
+	u := &upstream{Server: httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.ReadFull(r.Body, make([]byte, 5))
+		switch r.URL.Path {
+		case "/begun":
+			_ = http.NewResponseController(w).Flush()
+			_, _ = io.ReadFull(r.Body, make([]byte, 5))
+		case "/enough":
+			_ = http.NewResponseController(w).Flush()
+			_, _ = io.WriteString(w, "enough")
+			return
+		}
+		panic(http.ErrAbortHandler)
+	}))}
+	u.Config.Protocols = new(http.Protocols)
+	u.Config.Protocols.SetUnencryptedHTTP2(true)
+	u.Start()
+	t.Cleanup(u.Close)
+	g := upstreamSite(t, "targets: [\"h2c://"+strings.TrimPrefix(u.URL, "http://")+"\"]").start()
+	for path, want := range map[string]int{"/a": 502, "/enough": 200} {
+		c := g.dial()
+		c.say("POST " + path + " HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n")
+		if a := c.hearAll("POST"); a.status != want || want == 200 && a.body != "enough" {
+			t.Errorf("HTTP/1 %s: %d %q", path, a.status, a.body)
+		}
+	}
+	for path, want := range map[string]int{"/a": 502, "/begun": 200, "/enough": 200} {
+		body, feed := io.Pipe()
+		t.Cleanup(func() { _ = feed.Close() })
+		go func() { _, _ = io.WriteString(feed, "hello") }()
+		res, err := h2cClient(t).Post(g.url+path, "text/plain", body)
+		if err != nil {
+			t.Fatalf("%s: %v", path, err)
+		}
+		if path == "/begun" {
+			_, _ = io.WriteString(feed, "hello")
+		}
+		if b, err := io.ReadAll(res.Body); res.StatusCode != want || (path == "/begun") != (err != nil) || path == "/enough" && string(b) != "enough" {
+			t.Errorf("%s: %d %q %v", path, res.StatusCode, b, err)
+		}
+		_ = res.Body.Close()
+	}
+}
+
 func TestAnUpstreamBehindASocket(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "api.sock")

@@ -26,9 +26,10 @@ const patience = time.Millisecond
 // whose head and body arrive together, is never flushed on its own.
 type answer struct {
 	body    io.ReadCloser
-	drained bool  // the last Read took all there was
-	held    error // came together with data, and is told by the next Read
-	readErr error // why the body broke off
+	stop    func() // ends what is left of the upload; nil without one
+	drained bool   // the last Read took all there was
+	held    error  // came together with data, and is told by the next Read
+	readErr error  // why the body broke off
 
 	// mu protects w and the following fields: the timer, and for event streams
 	// ReverseProxy's own flusher, come from other goroutines.
@@ -79,8 +80,15 @@ func (a *answer) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close implements io.Closer.
-func (a *answer) Close() error { return a.body.Close() }
+// Close implements io.Closer. What is left of the upload has nobody to go to, and a
+// transport of HTTP/2 would wait for the client to send more of it, while the trailers
+// that the client waits for are here.
+func (a *answer) Close() error {
+	if a.stop != nil {
+		a.stop()
+	}
+	return a.body.Close()
+}
 
 // late is run by the timer.
 func (a *answer) late() {

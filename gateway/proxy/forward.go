@@ -183,7 +183,7 @@ func (x *exchange) end() {
 		x.leave(x.scope.UpstreamStatus, x.scope.UpstreamErr)
 	}
 	if x.upload != nil {
-		_, _ = x.upload.settle() // if it is to blame, failure has said so
+		x.upload.leave()
 	}
 	if x.stop != nil {
 		x.stop()
@@ -209,7 +209,7 @@ func (x *exchange) reset() {
 	x.upload, x.stop, x.deadline = nil, nil, nil
 	x.err, x.answered, x.started, x.finished = nil, false, false, false
 	x.interim, x.switched = nil, nil
-	x.answer.w, x.answer.body = nil, nil
+	x.answer.w, x.answer.body, x.answer.stop = nil, nil, nil
 	x.answer.pending, x.answer.drained, x.answer.waiting = false, false, false
 	x.answer.readErr, x.answer.held, x.answer.writeErr = nil, nil, nil
 }
@@ -297,7 +297,7 @@ func (x *exchange) arrived(res *http.Response) error {
 		}
 	}
 	if res.Body != http.NoBody {
-		x.answer.body = res.Body
+		x.answer.body, x.answer.stop = res.Body, x.stop
 		res.Body = &x.answer
 		// ReverseProxy flushes an answer of unknown length after every write,
 		// from a goroutine of its own; answer does it in fewer writes.

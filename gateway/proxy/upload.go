@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"sync"
@@ -11,6 +12,12 @@ import (
 // replayable is the largest body, in bytes, that is kept so that a request of
 // which nothing was written can go out again on a fresh connection.
 const replayable = 8 << 10
+
+// closeGrace is how long a read of the client's body may go on after the transport
+// has done with the body. Most often the whole exchange is over by then.
+const closeGrace = 50 * time.Millisecond
+
+var errNoTaker = errors.New("the upstream broke off before the client had sent its body")
 
 // upload is a request body on its way to the upstream. It notices when the
 // upstream takes no more of it, remembers whether it was the client that broke
@@ -24,11 +31,17 @@ type upload struct {
 	out    http.Header // the trailers that go out: the announced ones, filled in at the end
 	wait   time.Duration
 	cancel context.CancelFunc
+	to     http.ResponseWriter // the client's
 
 	mu       sync.Mutex // protects following fields
 	timer    *time.Timer
+	used     bool // it was read from
+	reading  bool // at this moment
+	closed   bool // it is not to be read any more
 	answered bool
 	stalled  bool
+	over     bool   // the exchange has ended: nothing of the client's is to be touched
+	useless  bool   // what the client still sends goes nowhere
 	err      error  // why the client's body could not be read
 	kept     []byte // what was read so far, if small enough
 	keep     bool
@@ -56,12 +69,18 @@ func (b *upload) Read(p []byte) (int, error) {
 		b.mu.Unlock()
 		return n, nil
 	}
+	if b.closed {
+		b.mu.Unlock()
+		return 0, errNoTaker
+	}
+	b.reading, b.used = true, true
 	b.mu.Unlock()
 
 	n, err := b.in.Read(p)
 
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.reading = false
 	if b.keep {
 		b.kept = append(b.kept, p[:n]...)
 		b.at = len(b.kept)
@@ -71,6 +90,8 @@ func (b *upload) Read(p []byte) (int, error) {
 		for name := range b.out {
 			b.out[name] = b.client.Trailer[name]
 		}
+	case err != nil && b.useless:
+		err = errNoTaker // rather than that time is up, which is nobody's fault
 	case err != nil:
 		b.err = err
 	}
@@ -84,10 +105,41 @@ func (b *upload) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close implements io.Closer. It does nothing: the body belongs to the server,
-// and a transport that could not connect closes a body that the next target
-// still gets.
-func (b *upload) Close() error { return nil }
+// Close implements io.Closer. The body stays open: it belongs to the server, and a
+// transport that could not connect closes a body that the next target still gets.
+// But one of HTTP/2 whose stream broke waits for a read to return before it says so,
+// and the client, as in a stream of gRPC, may have nothing to send before it has heard
+// from the upstream. A body of which nothing was read may go to another connection,
+// and one that is kept may go out again: these are read on.
+func (b *upload) Close() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.used || b.keep && !b.answered {
+		return nil
+	}
+	b.closed = true
+	if b.reading {
+		time.AfterFunc(closeGrace, b.giveUp)
+	}
+	return nil
+}
+
+// giveUp ends a read that keeps the transport from saying what became of a request.
+func (b *upload) giveUp() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.reading || b.over {
+		return
+	}
+	b.useless = true
+	if !b.answered {
+		b.cancel()
+	}
+	if b.client.ProtoMajor == 2 {
+		// One of HTTP/1 would take it for the end of its client.
+		_ = http.NewResponseController(b.to).SetReadDeadline(time.Unix(1, 0))
+	}
+}
 
 // again returns the body from its beginning, for an http.Request's GetBody.
 // The transport asks for it when the attempt before is over.
@@ -120,6 +172,14 @@ func (b *upload) settle() (stalled bool, err error) {
 	return b.stalled, b.err
 }
 
+// leave is called when the exchange ends.
+func (b *upload) leave() {
+	_, _ = b.settle() // if it is to blame, failure has said so
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.over = true
+}
+
 // attachUpload gives the outgoing request a body that can be watched, and a
 // context that ends when the upstream stops taking it in.
 func (x *exchange) attachUpload(r *http.Request) *http.Request {
@@ -128,6 +188,7 @@ func (x *exchange) attachUpload(r *http.Request) *http.Request {
 	x.stop = cancel
 	x.upload = newUpload(r.Body, x.client, r.Trailer, x.u.stall)
 	x.upload.cancel = cancel
+	x.upload.to = x.answer.w
 	r.Body = x.upload
 	if x.upload.keep {
 		r.GetBody = x.upload.again
