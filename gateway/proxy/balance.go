@@ -165,8 +165,9 @@ func (b *balancer) load(at int, share float64) (load, weight float64) {
 func (b *balancer) turn(been []bool, now time.Duration) int {
 	n := uint64(len(b.turns))
 	some, next := -1, b.next.Load()
-	for range n {
-		if been == nil {
+	for i := range 2 * n {
+		// Others take turns meanwhile: whoever had none in a whole round looks on alone.
+		if been == nil && i < n {
 			next = b.next.Add(1) - 1
 		}
 		at := int(b.turns[next%n])

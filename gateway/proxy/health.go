@@ -24,10 +24,10 @@ const (
 
 // trouble is why a target does not get its whole share. It is not modified.
 type trouble struct {
-	rest  time.Duration // how long it is left out; 0: it is coming back
+	rest  time.Duration // how long it is, or was, left out
 	until time.Duration // left out: when one request may try it
 	trial bool          // that one is under way
-	since time.Duration // coming back: since when
+	since time.Duration // coming back: since when; 0: it is left out
 }
 
 // condition is what is known of how a target is. The zero condition is well.
@@ -69,7 +69,7 @@ func (w *ward) connected(ctx context.Context, t *target, err error) {
 	was := t.trouble.Load()
 	if err == nil {
 		t.failed.Store(0)
-		if was != nil && was.rest > 0 && was.since == 0 {
+		if was != nil && was.since == 0 {
 			// How long it was away is kept: one that goes again at once stays away longer.
 			w.setLocked(t, &trouble{rest: was.rest, since: max(w.now(), 1)})
 			w.told(t, true, nil)

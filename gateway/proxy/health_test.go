@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -91,6 +93,41 @@ func TestATargetThatCannotBeConnectedToIsLeftOut(t *testing.T) {
 			}
 		})
 	}
+}
+
+// However the turns of several requests at the same time fall, none gets one that is
+// left out.
+func TestTurnsOfManyRequestsAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := balanced(t, RoundRobin, 1, 1)
+		b.fail(0, mayFail)
+		var wg sync.WaitGroup
+		var wrong atomic.Int32
+		for range 4 {
+			wg.Go(func() {
+				for range 100_000 {
+					wrong.Add(int32(1 - b.pick("", nil)))
+				}
+			})
+		}
+		wg.Wait()
+		if n := wrong.Load(); n > 0 {
+			t.Errorf("%d of 400,000 got it", n)
+		}
+	})
+}
+
+// Of requests that choose it at the same time one gets to try it.
+func TestOneRequestTries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := balanced(t, RoundRobin, 1, 1)
+		b.fail(0, mayFail)
+		time.Sleep(restFirst)
+		now := b.ward.now()
+		if !b.ward.try(b.targets[0], now) || b.ward.try(b.targets[0], now) {
+			t.Error("want one, and no other")
+		}
+	})
 }
 
 // One that goes again while it is coming back is left out at once, for longer.
