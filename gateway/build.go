@@ -322,7 +322,7 @@ func makeUpstreams(cfg *config.Config, old map[string]*pooled, hooks proxy.Hooks
 		u, err := proxy.New(proxy.Options{
 			Name: c.Name, Targets: targets, TLS: tlsConfig, Balance: c.Balance,
 			ConnectTimeout: c.ConnectTimeout, ResponseHeaderTimeout: c.ResponseHeaderTimeout, IdleTimeout: c.IdleTimeout,
-			MaxInFlight: c.MaxInFlight, Circuit: circuitOf(c.Circuit), Hooks: hooks,
+			MaxInFlight: c.MaxInFlight, Circuit: circuitOf(c.Circuit), Retries: retriesOf(c.Retries), Hooks: hooks,
 		})
 		if err != nil {
 			return nil, fmt.Errorf("upstreams.%s: %w", c.Name, err)
@@ -337,6 +337,13 @@ func circuitOf(c *config.Circuit) *proxy.Circuit {
 		return nil
 	}
 	return &proxy.Circuit{Errors: float64(c.Errors) / 100, Window: c.Window, Open: c.Open}
+}
+
+func retriesOf(c *config.Retries) *proxy.Retries {
+	if c == nil {
+		return nil
+	}
+	return &proxy.Retries{Attempts: c.Attempts, Budget: float64(c.Budget) / 100}
 }
 
 // sameUpstream compares all but where it stands in the file.

@@ -81,7 +81,10 @@ func (g *Gateway) applyLocked(cfg *config.Config) error {
 	if old != nil {
 		previous = old.auth
 	}
-	up, err := makeUpstreams(cfg, g.upstreams, proxy.Hooks{Done: g.upstreamDone, NoRoom: g.telemetry.UpstreamRefused, Circuit: g.circuitChanged, Target: g.targetChanged})
+	up, err := makeUpstreams(cfg, g.upstreams, proxy.Hooks{
+		Done: g.upstreamDone, NoRoom: g.telemetry.UpstreamRefused, Circuit: g.circuitChanged, Target: g.targetChanged,
+		Retry: g.telemetry.UpstreamRetry,
+	})
 	if err != nil {
 		return err
 	}

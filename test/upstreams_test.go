@@ -268,3 +268,96 @@ routes:
 	s.write("routes.yaml", strings.Replace(string(must(os.ReadFile(s.path("routes.yaml")))), "window: 10s", "window: 20s", 1))
 	eventually(t, "the changed circuit is closed", func() bool { return g.value(`gateway_upstream_circuit_open{upstream="frail"}`) == 0 })
 }
+
+// FIELD-REPORTS F10: what is attempted again arrives whole, once at each server, and the
+// client sees nothing of the attempt that failed.
+func TestAFailureIsAttemptedAgain(t *testing.T) {
+	t.Parallel()
+	var bodies sync.Map // by server
+	serve := func(name string, fail func(w http.ResponseWriter) bool) *upstream {
+		return newUpstream(t, func(w http.ResponseWriter, r *http.Request) {
+			b, err := io.ReadAll(r.Body)
+			bodies.Store(name+r.URL.Path, string(b)+" "+r.Header.Get("Content-Length"))
+			if err != nil || int64(len(b)) != r.ContentLength {
+				t.Errorf("%s of %d bytes ended after %d: %v", r.URL.Path, r.ContentLength, len(b), err)
+			}
+			if !fail(w) {
+				_, _ = io.WriteString(w, "well")
+			}
+		})
+	}
+	busy := serve("busy", func(w http.ResponseWriter) bool {
+		w.Header().Set("X-Busy", "yes")
+		w.WriteHeader(http.StatusServiceUnavailable)
+		return true
+	})
+	lost := serve("lost", func(http.ResponseWriter) bool { panic(http.ErrAbortHandler) })
+	well := serve("well", func(http.ResponseWriter) bool { return false })
+	s := newSite(t)
+	s.write("plans.yaml", "anonymous_plan: strangers\nplans: {strangers: {limits: [{name: per-hour, per: ip, algorithm: fixed_window, limit: 1000/hour}]}}\n")
+	s.write("routes.yaml", `
+listen: {http: "127.0.0.1:0", admin: "127.0.0.1:0"}
+upstreams:
+  api: {targets: ["`+busy.URL+`", "`+lost.URL+`", "`+well.URL+`"], balance: round_robin, retries: {attempts: 2, budget: 100%}}
+  sick: {targets: ["`+busy.URL+`"], retries: {attempts: 1, budget: 10%}}
+routes:
+  - {name: api, path: "/api/*", upstream: api, auth: none}
+  - {name: sick, path: "/sick/*", upstream: sick, auth: none, cost: 0}
+`)
+	g := s.start()
+	body := strings.Repeat("0123456789", 100)
+	post := func(path, key string) string {
+		return "POST " + path + " HTTP/1.1\r\nHost: a\r\n" + key + "Content-Length: 1000\r\n\r\n" + body
+	}
+	// In turn: busy, lost, well; the next request begins at the second, the third is well.
+	a := g.ask(post("/api/1", "Idempotency-Key: k1\r\n"))
+	if a.status != 200 || a.body != "well" || a.field("X-Busy") != "" || a.field("X-RateLimit-Remaining") != "999" {
+		t.Fatalf("%d %q %v", a.status, a.body, a.header)
+	}
+	for _, name := range []string{"busy", "lost", "well"} {
+		if got, _ := bodies.Load(name + "/api/1"); got != body+" 1000" {
+			t.Errorf("%s got %v", name, got)
+		}
+	}
+	if line := g.requestLine(a.field("X-Request-Id")); line["upstream_attempts"] != 3.0 || "http://"+line["target"].(string) != well.URL || line["status"] != 200.0 {
+		t.Errorf("the log says %v", line)
+	}
+	// The same without a key fails at the second, and at the first after the third.
+	if a := g.ask(post("/api/2", "")); a.status != 502 {
+		t.Errorf("a POST that was lost: %d", a.status)
+	}
+	if a := g.get("/api/3"); a.status != 200 {
+		t.Errorf("at the third: %d", a.status)
+	}
+	if a := g.ask(post("/api/4", "")); a.status != 503 || a.field("X-Busy") != "yes" {
+		t.Errorf("a POST that is refused: %d", a.status)
+	}
+	if busy.count() != 2 || lost.count() != 2 || well.count() != 2 {
+		t.Errorf("%d, %d and %d arrived, want two each", busy.count(), lost.count(), well.count())
+	}
+	for series, want := range map[string]float64{
+		`gateway_upstream_retries_total{outcome="done",upstream="api"}`:                                                         2,
+		`gateway_upstream_retries_total{outcome="budget",upstream="api"}`:                                                       0,
+		`gateway_upstream_requests_total{code="503",target="` + strings.TrimPrefix(busy.URL, "http://") + `",upstream="api"}`:   2,
+		`gateway_upstream_requests_total{code="error",target="` + strings.TrimPrefix(lost.URL, "http://") + `",upstream="api"}`: 2,
+		`gateway_upstream_requests_total{code="200",target="` + strings.TrimPrefix(well.URL, "http://") + `",upstream="api"}`:   2,
+	} {
+		if got := g.value(series); got != want {
+			t.Errorf("%s is %v, want %v", series, got, want)
+		}
+	}
+
+	// An upstream that is away for all gets a tenth more, and the three there are.
+	before := busy.count()
+	for range 50 {
+		if a := g.get("/sick/1"); a.status != 503 {
+			t.Fatalf("got %d", a.status)
+		}
+	}
+	if n := busy.count() - before; n != 58 {
+		t.Errorf("50 requests became %d, want 58", n)
+	}
+	if done, spent := g.value(`gateway_upstream_retries_total{outcome="done",upstream="sick"}`), g.value(`gateway_upstream_retries_total{outcome="budget",upstream="sick"}`); done != 8 || spent != 42 {
+		t.Errorf("%v done and %v not, want 8 and 42", done, spent)
+	}
+}

@@ -300,6 +300,7 @@ type Upstream struct {
 	ConnectTimeout, ResponseHeaderTimeout, IdleTimeout time.Duration
 	MaxInFlight                                        int      // 0: any number
 	Circuit                                            *Circuit // nil: none
+	Retries                                            *Retries // nil: none
 	Pos                                                Pos
 }
 
@@ -313,6 +314,12 @@ type Target struct {
 type Circuit struct {
 	Errors       Percent       // of the requests within Window; default 50 %
 	Window, Open time.Duration // default 10s and 5s
+}
+
+// Retries says how often a request is attempted again that an upstream failed at.
+type Retries struct {
+	Attempts int     // after the first, 1 to 10; default 2
+	Budget   Percent // of all requests; default 10 %
 }
 
 // Percent is a share, in whole percent.

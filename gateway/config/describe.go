@@ -327,6 +327,7 @@ func describeUpstream(d *differ, what string, a, b *Upstream) {
 	d.change(what+" tls.server_name", from.ServerName, to.ServerName)
 	d.change(what+" max_in_flight", orAny(a.MaxInFlight), orAny(b.MaxInFlight))
 	d.change(what+" circuit", a.Circuit.text(), b.Circuit.text())
+	d.change(what+" retries", a.Retries.text(), b.Retries.text())
 }
 
 // orAny is a number that may be none.
@@ -343,6 +344,14 @@ func (c *Circuit) text() string {
 		return ""
 	}
 	return fmt.Sprintf("%s of %s, open for %s", c.Errors, formatDuration(c.Window), formatDuration(c.Open))
+}
+
+// text is the retries in a line; empty if there are none.
+func (r *Retries) text() string {
+	if r == nil {
+		return ""
+	}
+	return fmt.Sprintf("%d within %s", r.Attempts, r.Budget)
 }
 
 func describeRoute(d *differ, what string, a, b *Route) {

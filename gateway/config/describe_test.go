@@ -53,6 +53,7 @@ var told = map[string]string{
 	"Override.Plan":    "",
 	"Target.URL":       "", "Target.Weight": "", "Upstream.HashBy": "balance",
 	"Circuit.Errors": "circuit", "Circuit.Window": "circuit", "Circuit.Open": "circuit",
+	"Retries.Attempts": "retries", "Retries.Budget": "retries",
 	"Upstream.ConnectTimeout": "timeout.connect", "Upstream.ResponseHeaderTimeout": "timeout.response_header",
 	"Upstream.IdleTimeout": "timeout.idle",
 }

@@ -424,6 +424,12 @@ func (u *Upstream) node() *yaml.Node {
 		n.duration("open", c.Open)
 		m.node("circuit", n.n)
 	}
+	if r := u.Retries; r != nil {
+		n := newMapping(true)
+		n.number("attempts", int64(r.Attempts))
+		n.text("budget", r.Budget.String())
+		m.node("retries", n.n)
+	}
 	return m.n
 }
 

@@ -158,6 +158,10 @@ func upstreamSchema() schema {
 			"window": spell(10*time.Second, "Over how long errors are counted, 1s to 1h."),
 			"open":   spell(5*time.Second, "How long the upstream is left alone, 100ms to 1h; then a few requests at a time decide."),
 		}).says("Leaves an upstream that fails alone: 503 with Retry-After, not charged."),
+		"retries": fields(map[string]schema{
+			"attempts": whole(1, maxRetries).or(2).says("How many after the first, 1 to 10."),
+			"budget":   anyOf(written(percentPattern.String(), wantedPercent)).or("10%").says("The share of requests that there may be more because of it."),
+		}).says("Attempts again what was lost or answered with 502, 503 or 504, where that does no harm: GET, HEAD, OPTIONS and what has an Idempotency-Key, with a body of at most 8 KiB. Default: none."),
 	}, "targets").with("if", schema{
 		"properties": map[string]any{"targets": schema{"not": schema{"contains": schema{"pattern": "^([Hh][Tt][Tt][Pp][Ss]:|.*[$][{])"}}}},
 		"required":   []string{"targets"},

@@ -65,9 +65,11 @@ func (u *Upstream) read(o *object) {
 	if v, ok := o.get("circuit", "errors, window or open"); ok {
 		u.Circuit = v.circuit()
 	}
-	const wanted = "targets, balance, timeout, tls, max_in_flight and circuit"
+	if v, ok := o.get("retries", "attempts or budget"); ok {
+		u.Retries = v.retries()
+	}
+	const wanted = "targets, balance, timeout, tls, max_in_flight, circuit and retries"
 	o.later("health", wanted)
-	o.later("retries", wanted)
 	o.done()
 }
 
@@ -161,7 +163,7 @@ func (v value) circuit() *Circuit {
 	}
 	c := &Circuit{Errors: 50}
 	if v, ok := o.get("errors", wantedPercent); ok {
-		c.Errors, _ = v.percent()
+		c.Errors = v.percent()
 	}
 	c.Window = o.duration("window", 10*time.Second, time.Second, time.Hour)
 	c.Open = o.duration("open", 5*time.Second, 100*time.Millisecond, time.Hour)
@@ -169,23 +171,44 @@ func (v value) circuit() *Circuit {
 	return c
 }
 
+// retries reads retries; nil if it is no mapping.
+func (v value) retries() *Retries {
+	o, ok := v.object("attempts or budget")
+	if !ok {
+		return nil
+	}
+	r := &Retries{Attempts: 2, Budget: 10}
+	if v, ok := o.get("attempts", "a number from 1 to 10"); ok {
+		n, _ := v.integer(1, maxRetries)
+		r.Attempts = int(n)
+	}
+	if v, ok := o.get("budget", wantedPercent); ok {
+		r.Budget = v.percent()
+	}
+	o.done()
+	return r
+}
+
+// maxRetries bounds the attempts after the first.
+const maxRetries = 10
+
 const wantedPercent = "a share such as 50%, from 1% to 100%"
 
 var percentPattern = regexp.MustCompile(`^([1-9][0-9]?|100) ?%$`)
 
-// percent reads a share.
-func (v value) percent() (Percent, bool) {
+// percent reads a share; 0 if it is none.
+func (v value) percent() Percent {
 	s, _, ok := v.scalar(wantedPercent)
 	if !ok {
-		return 0, false
+		return 0
 	}
 	m := percentPattern.FindStringSubmatch(s)
 	if m == nil {
 		v.errorf("%s is not a share; want %s", quote(s), wantedPercent)
-		return 0, false
+		return 0
 	}
 	n, _ := strconv.Atoi(m[1])
-	return Percent(n), true
+	return Percent(n)
 }
 
 // target reads the URL of a target. The text of a bad one is not repeated: it

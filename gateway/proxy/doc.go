@@ -7,7 +7,7 @@
 //
 // It is not for deciding: it knows no routes, limits, credentials or
 // configuration files. It does not cache, compress, or follow redirects, and
-// it does not repeat a request that may have reached a server.
+// it repeats no request that may have reached a server, unless that does no harm.
 //
 // # What reaches the upstream
 //
@@ -62,7 +62,7 @@
 // HEAD, OPTIONS, and for requests with an Idempotency-Key field. A POST whose
 // bytes may have arrived gives 502 rather than happening twice; set
 // Options.IdleTimeout below the upstream's own keep-alive time and it does not
-// come to this.
+// come to this. [Retries] say how what fails in other ways is attempted again.
 //
 // # Known limits
 //

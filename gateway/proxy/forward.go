@@ -107,8 +107,11 @@ type exchange struct {
 	forward   Forward
 	webSocket bool
 	target    int    // index of the target in use
-	tried     int    // targets so far, including this one
-	been      []bool // which targets could not be connected to, if there are any
+	been      []bool // which targets the request was at, this one among them, since the last pause
+	tried     int    // how many that are
+	rounds    int    // pauses so far, each before all targets may be tried again
+	repeats   int    // attempts so far that the budget paid for
+	there     bool   // the request is at the target in use
 	start     time.Time
 	upload    *upload // nil without a request body
 	stop      func()  // releases the upload's context
@@ -151,6 +154,9 @@ func (x *exchange) begin(w http.ResponseWriter, r *http.Request, s *scope.Reques
 		x.bare.Body = http.MaxBytesReader(nil, r.Body, *o.MaxBody)
 	}
 	x.answer.w = w
+	if x.u.retries != nil {
+		x.u.retries.budget.earn()
+	}
 	x.target, x.tried = x.u.balancer.pick(o.Key, nil), 1
 	x.take()
 }
@@ -159,14 +165,16 @@ func (x *exchange) begin(w http.ResponseWriter, r *http.Request, s *scope.Reques
 func (x *exchange) take() {
 	t := x.u.targets[x.target]
 	t.inFlight.Add(1)
-	x.start = time.Now()
-	x.scope.Target = t.name
+	x.start, x.there, x.been[x.target] = time.Now(), true, true
+	x.scope.Target, x.scope.UpstreamStatus, x.scope.UpstreamErr = t.name, 0, nil
+	x.scope.UpstreamAttempts++
 }
 
 // leave counts the request out again and reports how it went.
 func (x *exchange) leave(status int, err error) {
 	t := x.u.targets[x.target]
 	t.inFlight.Add(-1)
+	x.there = false
 	x.scope.UpstreamStatus, x.scope.UpstreamErr = status, err
 	d := time.Since(x.start)
 	x.scope.UpstreamDuration += d
@@ -177,9 +185,11 @@ func (x *exchange) leave(status int, err error) {
 
 // end is run when ServeHTTP has returned or is being unwound by a panic.
 func (x *exchange) end() {
-	if x.started {
+	switch {
+	case !x.there: // given up between two attempts
+	case x.started:
 		x.leave(x.scope.UpstreamStatus, x.brokenBy())
-	} else {
+	default:
 		x.leave(x.scope.UpstreamStatus, x.scope.UpstreamErr)
 	}
 	if x.upload != nil {
@@ -206,6 +216,7 @@ func (x *exchange) reset() {
 	x.client, x.scope, x.forward, x.webSocket = nil, nil, Forward{}, false
 	x.bare = http.Request{}
 	clear(x.been)
+	x.rounds, x.repeats = 0, 0
 	x.upload, x.stop, x.deadline = nil, nil, nil
 	x.err, x.answered, x.started, x.finished = nil, false, false, false
 	x.interim, x.switched = nil, nil
@@ -242,7 +253,7 @@ func (x *exchange) url() *url.URL {
 
 // RoundTrip implements http.RoundTripper for the exchange's own ReverseProxy:
 // it sends the request to the chosen target or, while no connection can be
-// had, to the others in turn.
+// had, to the others in turn; and once more where [Retries] allow it.
 func (x *exchange) RoundTrip(r *http.Request) (*http.Response, error) {
 	if x.forward.Timeout > 0 {
 		r = x.attachDeadline(r)
@@ -250,22 +261,30 @@ func (x *exchange) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.Body != nil {
 		r = x.attachUpload(r)
 	}
+	ctx := r.Context()
 	for {
-		res, err := x.u.targets[x.target].transport.RoundTrip(r)
-		if err == nil {
-			return res, nil
+		out, heard := x.listen(r)
+		res, err := x.u.targets[x.target].transport.RoundTrip(out)
+		switch {
+		case isDialError(err) && x.tried < len(x.u.targets) && ctx.Err() == nil:
+			x.leave(0, err)
+		case x.again(ctx, heard, res, err):
+		case x.there:
+			return res, err
+		default: // given up between two attempts
+			return nil, ctx.Err()
 		}
-		if !isDialError(err) || x.tried == len(x.u.targets) || r.Context().Err() != nil {
-			return nil, err
-		}
-		x.leave(0, err)
-		x.been[x.target] = true
 		x.target, x.tried = x.u.balancer.pick(x.forward.Key, x.been), x.tried+1
 		x.take()
-		r = r.WithContext(r.Context()) // a copy: the old one may still be in use
+		r = r.WithContext(ctx) // a copy: the old one may still be in use
 		to := *r.URL
 		x.u.targets[x.target].point(&to, x.url())
 		r.URL = &to
+		if x.upload != nil {
+			if r.Body, err = x.upload.again(); err != nil {
+				return nil, err
+			}
+		}
 	}
 }
 

@@ -32,21 +32,38 @@ type upload struct {
 	wait   time.Duration
 	cancel context.CancelFunc
 	to     http.ResponseWriter // the client's
+	keep   bool
+
+	// turn is held while the client's body is read: an attempt that is over may
+	// still be at it when the next one begins.
+	turn sync.Mutex
 
 	mu       sync.Mutex // protects following fields
 	timer    *time.Timer
-	used     bool // it was read from
-	reading  bool // at this moment
-	closed   bool // it is not to be read any more
 	answered bool
 	stalled  bool
+	begun    bool   // something was read, or tried to be
+	reading  bool   // at this moment
+	closed   bool   // it is not to be read any more
 	over     bool   // the exchange has ended: nothing of the client's is to be touched
 	useless  bool   // what the client still sends goes nowhere
-	err      error  // why the client's body could not be read
-	kept     []byte // what was read so far, if small enough
-	keep     bool
-	at       int // how much of kept this attempt has read
+	ended    bool   // the client's body is here, to its end
+	err      error  // why it could not be read
+	kept     []byte // what was read so far, if keep
+	attempt  *sending
 }
+
+// sending is the body as one attempt reads it, an io.ReadCloser.
+type sending struct {
+	b  *upload
+	at int // how much of kept was read
+}
+
+var (
+	// errOver ends the reading of an attempt that is over.
+	errOver = errors.New("there is another attempt")
+	errGone = errors.New("the request body was sent already and not kept")
+)
 
 func newUpload(in io.ReadCloser, client *http.Request, trailers http.Header, wait time.Duration) *upload {
 	b := &upload{in: in, client: client, out: trailers, wait: wait}
@@ -58,35 +75,65 @@ func newUpload(in io.ReadCloser, client *http.Request, trailers http.Header, wai
 
 // Read implements io.Reader. Between two reads the transport is sending: that
 // time is the upstream's, and the time inside of Read is the client's.
-func (b *upload) Read(p []byte) (int, error) {
+func (a *sending) Read(p []byte) (int, error) {
+	b := a.b
+	if !b.pause(a) {
+		return 0, errOver
+	}
+	b.turn.Lock()
+	defer b.turn.Unlock()
+	n, err := a.read(p)
 	b.mu.Lock()
-	if b.timer != nil {
-		b.timer.Stop()
+	defer b.mu.Unlock()
+	if b.attempt == a && !b.answered {
+		if b.timer == nil {
+			b.timer = time.AfterFunc(b.wait, b.stall)
+		} else {
+			b.timer.Reset(b.wait)
+		}
 	}
-	if b.at < len(b.kept) {
-		n := copy(p, b.kept[b.at:])
-		b.at += n
+	return n, err
+}
+
+// read gives out what was kept, and then what the client sends. All that is read
+// is kept, whoever reads it, so that no attempt misses a part.
+func (a *sending) read(p []byte) (int, error) {
+	b := a.b
+	b.mu.Lock()
+	b.begun = true
+	n := copy(p, b.kept[min(a.at, len(b.kept)):])
+	var err error
+	switch {
+	case b.attempt != a:
+		n, err = 0, errOver
+	case n > 0:
+		a.at += n
+	case b.closed:
+		err = errNoTaker
+	case b.ended:
+		err = io.EOF
+	default:
+		err = b.err
+	}
+	if n > 0 || err != nil {
 		b.mu.Unlock()
-		return n, nil
+		return n, err
 	}
-	if b.closed {
-		b.mu.Unlock()
-		return 0, errNoTaker
-	}
-	b.reading, b.used = true, true
+	b.reading = true
 	b.mu.Unlock()
 
-	n, err := b.in.Read(p)
+	n, err = b.in.Read(p)
 
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.reading = false
 	if b.keep {
 		b.kept = append(b.kept, p[:n]...)
-		b.at = len(b.kept)
+		a.at += n
 	}
 	switch {
 	case err == io.EOF:
+		b.ended = true
 		for name := range b.out {
 			b.out[name] = b.client.Trailer[name]
 		}
@@ -94,13 +141,6 @@ func (b *upload) Read(p []byte) (int, error) {
 		err = errNoTaker // rather than that time is up, which is nobody's fault
 	case err != nil:
 		b.err = err
-	}
-	if !b.answered {
-		if b.timer == nil {
-			b.timer = time.AfterFunc(b.wait, b.stall)
-		} else {
-			b.timer.Reset(b.wait)
-		}
 	}
 	return n, err
 }
@@ -111,10 +151,11 @@ func (b *upload) Read(p []byte) (int, error) {
 // and the client, as in a stream of gRPC, may have nothing to send before it has heard
 // from the upstream. A body of which nothing was read may go to another connection,
 // and one that is kept may go out again: these are read on.
-func (b *upload) Close() error {
+func (a *sending) Close() error {
+	b := a.b
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !b.used || b.keep && !b.answered {
+	if b.attempt != a || !b.begun || b.keep && !b.answered {
 		return nil
 	}
 	b.closed = true
@@ -141,13 +182,48 @@ func (b *upload) giveUp() {
 	}
 }
 
-// again returns the body from its beginning, for an http.Request's GetBody.
-// The transport asks for it when the attempt before is over.
+// again returns the body from its beginning, for an http.Request's GetBody. From then
+// on the attempt before gets no more of it. It is an error if the beginning has gone:
+// a body without it could pass for a whole one.
 func (b *upload) again() (io.ReadCloser, error) {
+	b.rest()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.at = 0
-	return b, nil
+	if b.begun && !b.keep {
+		return nil, errGone
+	}
+	b.attempt = &sending{b: b}
+	return b.attempt, nil
+}
+
+// pause stops the time that the upstream has, if it is for attempt a that it runs.
+func (b *upload) pause(a *sending) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.attempt != a {
+		return false
+	}
+	if b.timer != nil {
+		b.timer.Stop()
+	}
+	return true
+}
+
+// rest is called between two attempts: neither of them has the body then.
+func (b *upload) rest() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.attempt = nil
+	if b.timer != nil {
+		b.timer.Stop()
+	}
+}
+
+// whole reports whether another attempt can have the whole body.
+func (b *upload) whole() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.err == nil && (b.keep || !b.begun)
 }
 
 // stall ends a request that the upstream has stopped taking in.
@@ -189,7 +265,7 @@ func (x *exchange) attachUpload(r *http.Request) *http.Request {
 	x.upload = newUpload(r.Body, x.client, r.Trailer, x.u.stall)
 	x.upload.cancel = cancel
 	x.upload.to = x.answer.w
-	r.Body = x.upload
+	r.Body, _ = x.upload.again()
 	if x.upload.keep {
 		r.GetBody = x.upload.again
 	}

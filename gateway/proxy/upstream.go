@@ -59,6 +59,8 @@ type Options struct {
 	MaxInFlight int
 	// Circuit, if not nil, leaves the upstream alone while it fails.
 	Circuit *Circuit
+	// Retries, if not nil, attempt again what failed, where that does no harm.
+	Retries *Retries
 	// Hooks report what happened.
 	Hooks Hooks
 }
@@ -66,7 +68,7 @@ type Options struct {
 // Hooks report what happened; nil functions are skipped. They are called on
 // the request's goroutine, several at once, and must not block.
 type Hooks struct {
-	// Done is called once for each target that was tried: upstream is
+	// Done is called once for each attempt at a target: upstream is
 	// Options.Name, target the host of the configured URL, status the
 	// target's answer or 0, d the time from choosing the target to the end of
 	// the answer. err is nil for a complete answer; if errors.Is(err,
@@ -81,6 +83,9 @@ type Hooks struct {
 	// Circuit is called when the circuit of an upstream opens, and when it is closed
 	// again. No request can enter meanwhile.
 	Circuit func(upstream string, open bool)
+	// Retry is called for each further attempt that [Retries] make, with RetryDone, and
+	// for each that they would have made, but for the budget, with RetryBudget.
+	Retry func(upstream, outcome string)
 }
 
 // ErrClient marks errors that are the client's doing: it left, or its body
@@ -97,6 +102,7 @@ type Upstream struct {
 	ward      *ward
 	stall     time.Duration
 	room      *room
+	retries   *retries
 	hooks     Hooks
 	exchanges sync.Pool // of *exchange
 }
@@ -133,7 +139,12 @@ func New(o Options) (*Upstream, error) {
 	case o.Circuit != nil && (o.Circuit.Errors <= 0 || o.Circuit.Errors > 1 || o.Circuit.Window < periods || o.Circuit.Open <= 0):
 		return nil, fmt.Errorf("upstream %q: circuit %+v: want a share of errors above 0 and at most 1, and times", o.Name, *o.Circuit)
 	}
-	u.room = newRoom(&o)
+	if o.Retries != nil {
+		if err := o.Retries.check(); err != nil {
+			return nil, fmt.Errorf("upstream %q: %w", o.Name, err)
+		}
+	}
+	u.room, u.retries = newRoom(&o), newRetries(o.Retries)
 	u.stall = o.ResponseHeaderTimeout
 	u.ward = &ward{began: time.Now(), patience: o.ConnectTimeout + time.Second, told: u.targetChanged}
 	for i, t := range o.Targets {

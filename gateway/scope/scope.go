@@ -47,8 +47,9 @@ type Request struct {
 
 	// Set by the proxy.
 	Target           string        // the upstream's address that was used
-	UpstreamStatus   int           // 0 if no answer came
-	UpstreamDuration time.Duration // from sending the request to the end of the answer
+	UpstreamAttempts int           // how often a target was tried
+	UpstreamStatus   int           // of the last attempt; 0 if no answer came
+	UpstreamDuration time.Duration // of all attempts: from sending the request to the end of the answer
 	UpstreamErr      error         // why there was no answer, or it broke off
 
 	// Set when the answer is known.

@@ -58,6 +58,10 @@ func appendRequest(b []byte, r *http.Request, s *scope.Request, took time.Durati
 	if s.Target != "" {
 		b = appendField(b, "target", s.Target)
 	}
+	if s.UpstreamAttempts > 1 {
+		b = append(b, `,"upstream_attempts":`...)
+		b = strconv.AppendInt(b, int64(s.UpstreamAttempts), 10)
+	}
 	if s.AuthError != nil {
 		b = appendField(b, "auth_error", authReason)
 	}

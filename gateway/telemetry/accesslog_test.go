@@ -45,6 +45,9 @@ func writeWithSlog(h slog.Handler, r *http.Request, s *scope.Request, took time.
 	if s.Target != "" {
 		rec.AddAttrs(str("target", s.Target))
 	}
+	if s.UpstreamAttempts > 1 {
+		rec.AddAttrs(slog.Int("upstream_attempts", s.UpstreamAttempts))
+	}
 	if s.AuthError != nil {
 		rec.AddAttrs(str("auth_error", authReason))
 	}
@@ -86,7 +89,7 @@ func TestLineIsWhatSlogWouldWrite(t *testing.T) {
 			Route: text("route"), User: text("user"), Tenant: text("tenant"), KeyID: text("key"), Plan: text("plan"),
 			Cost: rapid.Int64().Draw(rt, "cost"), Status: rapid.IntRange(0, 999).Draw(rt, "status"),
 			DeniedBy: text("denied"), Source: text("source"), UpstreamDuration: micros("upstream"),
-			Bytes: rapid.Int64().Draw(rt, "bytes"), Target: text("target"),
+			Bytes: rapid.Int64().Draw(rt, "bytes"), Target: text("target"), UpstreamAttempts: rapid.IntRange(0, 11).Draw(rt, "attempts"),
 		}
 		switch rapid.IntRange(0, 3).Draw(rt, "ip") {
 		case 1:

@@ -25,7 +25,7 @@ func (t *Telemetry) Configure(l Labels) {
 	t.modesLocked(l.Modes)
 }
 
-// upstreamsLocked makes the series of what upstreams refuse as a whole.
+// upstreamsLocked makes the series of upstreams as a whole.
 func (t *Telemetry) upstreamsLocked(old map[string]bool, names []string) map[string]bool {
 	next := make(map[string]bool, len(names))
 	for _, name := range names {
@@ -37,11 +37,15 @@ func (t *Telemetry) upstreamsLocked(old map[string]bool, names []string) map[str
 		for _, reason := range [...]string{"no_room", "circuit_open"} {
 			t.noRoom.WithLabelValues(clean(name), reason)
 		}
+		for _, outcome := range [...]string{"done", "budget"} {
+			t.retries.WithLabelValues(clean(name), outcome)
+		}
 	}
 	for name := range old {
 		if !next[name] {
 			t.circuit.DeleteLabelValues(clean(name))
 			t.noRoom.DeletePartialMatch(prometheus.Labels{"upstream": clean(name)})
+			t.retries.DeletePartialMatch(prometheus.Labels{"upstream": clean(name)})
 		}
 	}
 	return next

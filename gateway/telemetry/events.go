@@ -149,6 +149,15 @@ func (t *Telemetry) UpstreamRefused(upstream, reason string) {
 	t.noRoom.WithLabelValues(clean(upstream), reason).Inc()
 }
 
+// UpstreamRetry counts a further attempt at a request: it is done, or there is no
+// budget for it. See UpstreamRefused.
+func (t *Telemetry) UpstreamRetry(upstream, outcome string) {
+	if !t.current.Load().upstreams[upstream] {
+		return
+	}
+	t.retries.WithLabelValues(clean(upstream), outcome).Inc()
+}
+
 // UpstreamCircuit says whether an upstream is left alone; see UpstreamRefused.
 func (t *Telemetry) UpstreamCircuit(upstream string, open bool) {
 	if !t.current.Load().upstreams[upstream] {

@@ -33,6 +33,7 @@ type metrics struct {
 	shared     prometheus.Gauge
 	circuit    *prometheus.GaugeVec   // upstream
 	noRoom     *prometheus.CounterVec // upstream, reason
+	retries    *prometheus.CounterVec // upstream, outcome
 	certExpiry *prometheus.GaugeVec   // subject
 
 	// Those with fixed labels, all there from the start; never changed.
@@ -138,6 +139,8 @@ func newMetrics(reg prometheus.Registerer, o *Options, dropped func() int64) met
 			"1 while an upstream is left alone because it fails, or is only tried."), []string{"upstream"}),
 		noRoom: prometheus.NewCounterVec(counter("gateway_upstream_refused_total",
 			"Requests that were not sent to an upstream, by the reason: no_room or circuit_open."), []string{"upstream", "reason"}),
+		retries: prometheus.NewCounterVec(counter("gateway_upstream_retries_total",
+			"Further attempts at requests that had failed, by what became of them: done, or not, because the budget was spent."), []string{"upstream", "outcome"}),
 		lastOK: prometheus.NewGauge(gauge("gateway_config_last_reload_success",
 			"1 if the last load of the configuration was applied, 0 if it was rejected.")),
 		lastOKTime: prometheus.NewGauge(gauge("gateway_config_last_reload_success_timestamp_seconds",
@@ -189,7 +192,7 @@ func newMetrics(reg prometheus.Registerer, o *Options, dropped func() int64) met
 		collectors.NewBuildInfoCollector(),
 		m.requests, m.duration, m.added, m.inFlight, m.decisions, m.remaining, m.storeTook,
 		m.fallback, m.overflow, m.unknown, m.leased, m.stranded, m.leasesFull, m.instances, m.upRequests, m.up,
-		m.lastOK, m.lastOKTime, m.configInfo, m.shared, m.circuit, m.noRoom, m.certExpiry,
+		m.lastOK, m.lastOKTime, m.configInfo, m.shared, m.circuit, m.noRoom, m.retries, m.certExpiry,
 		storeErrors, units, auth, reloads, logDropped, denials, pushedOut,
 	)
 	return m

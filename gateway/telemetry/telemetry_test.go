@@ -363,6 +363,32 @@ func TestAddedLatencyIsAllButTheUpstreams(t *testing.T) {
 	})
 }
 
+// The series of an upstream are there from the start, and go with it.
+func TestUpstreamsAsAWhole(t *testing.T) {
+	tm := New(Options{Out: io.Discard})
+	defer shut(t, tm)
+	tm.Configure(Labels{Upstreams: []string{"weather"}})
+	tm.UpstreamRetry("weather", "done")
+	tm.UpstreamRetry("gone", "done")
+	tm.UpstreamRefused("weather", "no_room")
+	tm.UpstreamCircuit("weather", true)
+	expect(t, tm, map[string]string{
+		`gateway_upstream_retries_total{outcome="done",upstream="weather"}`:        "1",
+		`gateway_upstream_retries_total{outcome="budget",upstream="weather"}`:      "0",
+		`gateway_upstream_refused_total{reason="no_room",upstream="weather"}`:      "1",
+		`gateway_upstream_refused_total{reason="circuit_open",upstream="weather"}`: "0",
+		`gateway_upstream_circuit_open{upstream="weather"}`:                        "1",
+	})
+	tm.Configure(Labels{})
+	w := httptest.NewRecorder()
+	tm.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	for line := range strings.Lines(w.Body.String()) {
+		if strings.Contains(line, `upstream="weather"`) || strings.Contains(line, `upstream="gone"`) {
+			t.Errorf("still there: %s", line)
+		}
+	}
+}
+
 func TestUpstreamUpSaysWhetherTheLastAttemptConnected(t *testing.T) {
 	refused := &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", errors.New("refused"))}
 	reset := &net.OpError{Op: "read", Net: "tcp", Err: errors.New("connection reset by peer")}
