@@ -142,6 +142,9 @@ func (x *exchange) WriteHeader(status int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	x.started, a.pending = true, true
+	if x.bodyToCome() {
+		a.w.Header()["Connection"] = []string{"close"}
+	}
 	a.w.WriteHeader(status)
 }
 

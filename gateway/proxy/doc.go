@@ -36,6 +36,9 @@
 //
 // # What happens when things fail
 //
+// An answer that comes before the end of the client's body ends the client's
+// connection over HTTP/1.
+//
 // As long as nothing has been written, Forward returns an *httperr.Error and
 // the caller answers: 502 (unreachable, refused, reset, malformed or oversized
 // head), 504 (connection or head too slow), 499 (the client left; nothing is

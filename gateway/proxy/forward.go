@@ -344,6 +344,7 @@ func (x *exchange) failure() *httperr.Error {
 	} else {
 		e = x.u.explain(x.client, x.err, stalled, bodyErr)
 	}
+	e.Close = e.Close || x.bodyToCome()
 	x.scope.UpstreamErr = e.Err
 	x.forward.Place.tell(e.Err)
 	return e

@@ -248,6 +248,19 @@ func (b *upload) settle() (stalled bool, err error) {
 	return b.stalled, b.err
 }
 
+// bodyToCome reports whether an answer that is sent now comes before the end of the
+// client's body. Over HTTP/1 the connection has to end with it then (RFC 9112 section
+// 9.3): where the body ends only after the handler, net/http takes that end for a
+// reason to read on at once, and falls over its own reading of the next request.
+func (x *exchange) bodyToCome() bool {
+	if x.upload == nil || x.client.ProtoMajor != 1 {
+		return false
+	}
+	x.upload.mu.Lock()
+	defer x.upload.mu.Unlock()
+	return !x.upload.ended
+}
+
 // leave is called when the exchange ends.
 func (b *upload) leave() {
 	_, _ = b.settle() // if it is to blame, failure has said so
