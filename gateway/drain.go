@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"runtime"
 	"sync"
 	"time"
 
@@ -62,13 +63,10 @@ func hearOut(public []*front) {
 		case <-over.C:
 			return
 		}
-		// Once more after the last has spoken: it is counted out just before it is read.
-		for quiet := 0; quiet < 2; {
-			if d.census.Silent() == 0 {
-				quiet++
-			} else {
-				quiet = 0
-			}
+		// Once more after the last has spoken: it is counted out just before net/http
+		// looks whether it is to give the request up.
+		for more := d.census.Silent() > 0; more; {
+			more = d.census.Silent() > 0
 			select {
 			case <-poll.C:
 			case <-over.C:
@@ -76,6 +74,7 @@ func hearOut(public []*front) {
 			}
 		}
 	}
+	runtime.Gosched()
 }
 
 const (

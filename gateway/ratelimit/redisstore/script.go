@@ -340,10 +340,13 @@ func (s *Store) process(ctx context.Context, c *call) ([]int64, error) {
 	for wait := time.Millisecond; ; wait = min(2*wait, maxTryAgain) {
 		cmd := once{redis.NewIntSliceCmd(ctx, c.args...)}
 		err := s.client.Process(ctx, cmd)
+		key, _ := c.args[3].(string)
 		if err == nil {
+			if s.nodes != nil && s.nodes.unassigned(key) {
+				s.cluster.ReloadState(ctx) // somebody has the slot now
+			}
 			return cmd.Val(), nil
 		}
-		key, _ := c.args[3].(string)
 		if key != "" && Kind(err) == KindTimeout {
 			s.warm(key, c.script) //nolint:contextcheck // it outlives the call
 		}

@@ -69,7 +69,10 @@ func TestAMasterThatHasForgottenItsSlots(t *testing.T) {
 		t.Fatal(err)
 	}
 	soon(t, "the slots are served again", func() bool { return nodes.Probe(t.Context(), at[2]) == nil })
-	soon(t, "the slots are known to have a node", func() bool { return nodes.Node(at[2]) == c.Nodes[0].Addr() })
+	soon(t, "the slots are known to have a node", func() bool {
+		_ = nodes.Probe(t.Context(), at[2]) // has the slots asked for again
+		return nodes.Node(at[2]) == c.Nodes[0].Addr()
+	})
 	if n := nodes.Unassigned(); n != 0 {
 		t.Errorf("%d slots have no node; want none", n)
 	}
