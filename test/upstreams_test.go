@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"encoding/pem"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -165,6 +166,7 @@ func TestTLSToAnUpstream(t *testing.T) {
 		_, _ = io.WriteString(w, r.TLS.ServerName+" "+r.TLS.PeerCertificates[0].SerialNumber.String())
 	}))}
 	u.TLS = &tls.Config{Certificates: []tls.Certificate{cert}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: ca.pool}
+	u.Config.ErrorLog = log.New(io.Discard, "", 0) // half of the handshakes fail
 	u.StartTLS()
 	t.Cleanup(u.Close)
 	with := func(more string) {
