@@ -115,8 +115,9 @@ func (w *wire) serve(client net.Conn) {
 			n, err := client.Read(buf)
 			if call := buf[:n]; bytes.Contains(call, []byte("\r\nevalsha\r\n")) || bytes.Contains(call, []byte("\r\neval\r\n")) {
 				var f fate
-				// What instances tell each other is no decision.
-				if !bytes.Contains(call, []byte("{gateway}")) {
+				// What instances tell each other is no decision, nor is a call for no key,
+				// which makes a connection ready.
+				if bytes.Contains(call, []byte(":v1:{")) && !bytes.Contains(call, []byte("{gateway}")) {
 					w.calls.Add(1)
 					w.mu.Lock()
 					f = w.judge()
