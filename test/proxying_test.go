@@ -623,7 +623,7 @@ func TestAnUpstreamWithoutAnAnswerIsAProblem(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := proxySite(t, "")
-			s.write("routes.yaml", proxyRoutes(test.target, `http: "127.0.0.1:0"`, `, timeout: {connect: 300ms, response_header: 300ms}`))
+			s.write("routes.yaml", proxyRoutes(test.target, `http: "127.0.0.1:0"`, `, timeout: {connect: 300ms, response_header: 2s}`))
 			g := s.start()
 			for _, method := range []string{"GET", "POST"} {
 				a := send(t, method, g.url+"/a?secret=tell-nobody", nil)
