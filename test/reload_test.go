@@ -291,7 +291,7 @@ func TestWhatNeedsARestartIsNamed(t *testing.T) {
 	if got := fmt.Sprint(line["settings"]); got != "[listen.http store.memory.max_keys]" {
 		t.Errorf("needs a restart: %s", got)
 	}
-	changes := fmt.Sprint(g.logged(reloadApplied)["changes"])
+	changes := fmt.Sprint(g.all(reloadApplied))
 	for _, want := range []string{
 		"listen.http: 127.0.0.1:0 → 127.0.0.1:1 (at the next restart)", "store.memory.max_keys: 1000000 → 5000 (at the next restart)",
 		"client_ip.trusted_proxies: none → 127.0.0.0/8", "shutdown_timeout: 30s → 29s",

@@ -185,8 +185,8 @@ func TestALimitKeepsItsCount(t *testing.T) {
 	if a := g.get("/api/weather", "X-API-Key", key); a.status != 429 || remaining(t, a) != 0 {
 		t.Errorf("lowered below what was spent: %d, %d remaining; want 429, 0", a.status, remaining(t, a))
 	}
-	if line := g.logged(reloadApplied); !contains(fmt.Sprint(line["changes"]), "per-hour", "20/hour", "5/hour") {
-		t.Errorf("the log does not say in words what changed: %v", line["changes"])
+	if line := fmt.Sprint(g.all(reloadApplied)); !contains(line, "per-hour", "20/hour", "5/hour") {
+		t.Errorf("the log does not say in words what changed: %v", line)
 	}
 }
 
