@@ -419,6 +419,15 @@ func TestAMasterOfTheClusterForgetsItsSlots(t *testing.T) {
 	if err := n.probed.Client(t).ClusterAddSlotsRange(t.Context(), first, last).Err(); err != nil {
 		t.Fatal(err)
 	}
+	// The nodes tell each other, and until then one that has not heard may be asked.
+	eventually(t, "all nodes know who has the slots", func() bool {
+		for range 10 {
+			if a := n.g.get("/capped", "X-API-Key", keyOf(n.onSpare)); a.status != 200 || isLocal(a) {
+				return false
+			}
+		}
+		return true
+	})
 	n.everybodyIsShared(t)
 	if lines := n.g.all(nobodys); len(lines) != 1 || lines[0]["node"] != "unassigned slots" || lines[0]["kind"] != "clusterdown" {
 		t.Errorf("lines that say that slots have no node: %v", lines)

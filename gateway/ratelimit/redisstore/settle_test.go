@@ -65,8 +65,12 @@ func (u *uncapped) counts(now int64) (n int64) {
 	if u.p.Algorithm == ratelimit.SlidingWindowCounter || u.p.Algorithm == ratelimit.FixedWindow && u.p.Calendar == nil {
 		spans = 2 // a window that opened before the debt came in keeps it to its own end
 	}
+	length := u.p.Window.Microseconds()
+	if u.p.Calendar != nil {
+		length += length / 15 // a month has up to 31 days, and a day up to 25 hours
+	}
 	for _, c := range u.units {
-		if c.at > now-spans*u.p.Window.Microseconds() {
+		if c.at > now-spans*length {
 			n += c.cost
 		}
 	}
