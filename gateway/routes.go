@@ -423,29 +423,12 @@ func decode(raw string, slashes bool) string {
 	b := make([]byte, 0, len(raw))
 	for i := 0; i < len(raw); i++ {
 		c := raw[i]
-		if c == '%' && i+2 < len(raw) && isHex(raw[i+1]) && isHex(raw[i+2]) {
-			if d := unhex(raw[i+1])<<4 | unhex(raw[i+2]); d != '/' || slashes {
-				b = append(b, d)
-				i += 2
-				continue
-			}
+		if d, ok := rewrite.Unescape(raw[i:]); ok && (d != '/' || slashes) {
+			b = append(b, d)
+			i += 2
+			continue
 		}
 		b = append(b, c)
 	}
 	return string(b)
-}
-
-func isHex(c byte) bool {
-	return '0' <= c && c <= '9' || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F'
-}
-
-func unhex(c byte) byte {
-	switch {
-	case '0' <= c && c <= '9':
-		return c - '0'
-	case 'a' <= c && c <= 'f':
-		return c - 'a' + 10
-	default:
-		return c - 'A' + 10
-	}
 }

@@ -73,7 +73,7 @@ func expansion(replacement string, groups int) (string, error) {
 				return "", errors.New("want $1 to $9 for what a group matched, or $$ for a dollar")
 			}
 		case c == '%':
-			if _, ok := unescape(replacement[i:]); !ok {
+			if _, ok := Unescape(replacement[i:]); !ok {
 				return "", errors.New("% without two hexadecimal digits; want %25 for a percent sign")
 			}
 			b.WriteByte(c)
@@ -146,7 +146,7 @@ func normalize(raw string) string {
 	for i := 0; i < len(raw); i++ {
 		c := raw[i]
 		if c == '%' {
-			if u, ok := unescape(raw[i:]); ok {
+			if u, ok := Unescape(raw[i:]); ok {
 				c = u
 				i += 2
 				if unreserved(c) {
@@ -197,9 +197,10 @@ func inPath(c byte) bool {
 	return unreserved(c) || strings.IndexByte("/!$&'()*+,;=:@", c) >= 0
 }
 
-// unescape returns the byte that the escape "%XX" at the beginning of s stands for.
-func unescape(s string) (byte, bool) {
-	if len(s) < 3 {
+// Unescape returns the byte that the escape "%XX" at the beginning of s stands for (RFC
+// 3986 section 2.1). It is not ok where s begins with none.
+func Unescape(s string) (byte, bool) {
+	if len(s) < 3 || s[0] != '%' {
 		return 0, false
 	}
 	n, err := strconv.ParseUint(s[1:3], 16, 8)
