@@ -354,7 +354,8 @@ func ping(network, address string) error {
 }
 
 // freePort returns a loopback port below the given one that nobody listens on
-// right now.
+// right now, and that no other test is given: neither of this process nor of one
+// that runs beside it, also while the server is down.
 func freePort(below int) (int, error) {
 	var last error
 	for range 100 {
@@ -367,9 +368,43 @@ func freePort(below int) (int, error) {
 			last = err
 			continue
 		}
-		return port, l.Close()
+		if err := l.Close(); err != nil {
+			return 0, err
+		}
+		if err := reserve(port); err != nil {
+			last = err
+			continue
+		}
+		return port, nil
 	}
 	return 0, fmt.Errorf("find a free port: %w", last)
+}
+
+// reserved are the locks on the files that stand for our ports. They end with the
+// process, however it ends.
+var reserved struct {
+	sync.Mutex
+	files []*os.File
+}
+
+// reserve makes a port this process' own among all that use this package here.
+func reserve(port int) error {
+	dir := filepath.Join(os.TempDir(), "redistest-ports")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(filepath.Join(dir, strconv.Itoa(port)), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		_ = f.Close()
+		return fmt.Errorf("port %d is another test's: %w", port, err)
+	}
+	reserved.Lock()
+	defer reserved.Unlock()
+	reserved.files = append(reserved.files, f)
+	return nil
 }
 
 func (s *Server) logPath() string { return filepath.Join(s.dir, "redis.log") }

@@ -170,3 +170,14 @@ func TestMissingBinarySkipsOnALaptopAndFailsInCI(t *testing.T) {
 		}
 	}
 }
+
+// A server that is down for a moment finds its port again: no other test gets it.
+func TestAPortIsReservedWhileItsServerIsDown(t *testing.T) {
+	port, err := freePort(lastPort)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := reserve(port); err == nil {
+		t.Errorf("port %d, on which nobody listens, is given to a second one", port)
+	}
+}
