@@ -355,15 +355,13 @@ func plain(path string) (string, bool) {
 	if path == "" || path[0] != '/' {
 		return "", false
 	}
-	double, ascii := false, true
+	ascii := true
 	for i := 0; i < len(path); i++ {
 		switch c := path[i]; {
 		case c < 0x20, c == 0x7f, c == '\\':
 			return "", false
 		case c == '.' && startsSegment(path[:i]) && dotSegment(path[i:]):
 			return "", false
-		case c == '/' && i > 0 && path[i-1] == '/':
-			double = true
 		case c >= utf8.RuneSelf:
 			ascii = false
 		}
@@ -371,10 +369,7 @@ func plain(path string) (string, bool) {
 	if !ascii && !utf8.ValidString(path) {
 		return "", false
 	}
-	if double {
-		path = mergeSlashes(path)
-	}
-	return path, true
+	return rewrite.MergeSlashes(path), true
 }
 
 // startsSegment reports whether what follows before begins a segment, counting
@@ -388,17 +383,6 @@ func startsSegment(before string) bool {
 func dotSegment(s string) bool {
 	s = strings.TrimPrefix(s[1:], ".")
 	return s == "" || s[0] == '/' || s[0] == ';' || strings.HasPrefix(s, "%2F") || strings.HasPrefix(s, "%2f")
-}
-
-func mergeSlashes(path string) string {
-	b := make([]byte, 0, len(path))
-	for i := 0; i < len(path); i++ {
-		if path[i] == '/' && i > 0 && path[i-1] == '/' {
-			continue
-		}
-		b = append(b, path[i])
-	}
-	return string(b)
 }
 
 // withoutParameters takes away what stands in each segment from a semicolon on

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"math/rand/v2"
 	"runtime"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,8 +17,9 @@ const million = 1_000_000
 
 // BenchmarkMemory decides in this process, one limit at a time, in a table of a
 // million keys that still count: of hot keys, a hundred that are asked for again
-// and again, and of cold ones, all in turn, in another order than they were made
-// in, so that hardly any is in the processor's caches. With -cpu 2 it decides on
+// and again; of cold ones, all in turn, in another order than they were made
+// in, so that hardly any is in the processor's caches; and as callers are, of whom
+// few come often and most seldom (Zipf's law). With -cpu 2 it decides on
 // two cores at once; ns/op is then the time that passes for each decision, of
 // all cores together.
 //
@@ -26,6 +29,7 @@ func BenchmarkMemory(b *testing.B) {
 	for i := range who {
 		who[i] = user(i)
 	}
+	often := asTraffic(who)
 	for _, a := range []ratelimit.Algorithm{
 		ratelimit.TokenBucket, ratelimit.FixedWindow, ratelimit.SlidingWindowCounter,
 		ratelimit.LeakyBucket, ratelimit.SlidingWindowLog,
@@ -34,12 +38,24 @@ func BenchmarkMemory(b *testing.B) {
 			p, s := table(b, a, who)
 			for _, keys := range []struct {
 				name string
-				n    int
-			}{{"hot", 100}, {"cold", million}} {
-				b.Run(keys.name, func(b *testing.B) { inParallel(b, s, p, who[:keys.n]) })
+				who  []string
+			}{{"hot", who[:100]}, {"traffic", often}, {"cold", who}} {
+				b.Run(keys.name, func(b *testing.B) { inParallel(b, s, p, keys.who) })
 			}
 		})
 	}
+}
+
+// asTraffic returns a million requests of callers of whom few come often: the n-th
+// most frequent one 1/n^1.1 times as often as the first. Their names follow each
+// other in memory, as what has just been read from a connection is at hand.
+func asTraffic(who []string) []string {
+	zipf := rand.NewZipf(rand.New(rand.NewPCG(1, 2)), 1.1, 1, uint64(len(who)-1)) //nolint:gosec // traffic, the same each time
+	requests := make([]string, len(who))
+	for i := range requests {
+		requests[i] = strings.Clone(who[int(zipf.Uint64())*7919%len(who)]) //nolint:gosec // below len(who)
+	}
+	return requests
 }
 
 // table returns a store that holds an entry for each of who.

@@ -103,7 +103,7 @@ func (p *Path) Of(u *url.URL) (to *url.URL, ok bool) {
 		if groups == nil {
 			return u, true
 		}
-		changed = mergeSlashes("/" + string(p.match.ExpandString(nil, p.template, normal, groups)))
+		changed = MergeSlashes("/" + string(p.match.ExpandString(nil, p.template, normal, groups)))
 		if hasDotSegment(changed) {
 			return nil, false
 		}
@@ -168,11 +168,18 @@ func normalize(raw string) string {
 	return b.String()
 }
 
-func mergeSlashes(path string) string {
-	for strings.Contains(path, "//") {
-		path = strings.ReplaceAll(path, "//", "/")
+// MergeSlashes drops the empty segments of a path, but for one at the end.
+func MergeSlashes(path string) string {
+	if !strings.Contains(path, "//") {
+		return path
 	}
-	return path
+	b := make([]byte, 0, len(path))
+	for i := range len(path) {
+		if path[i] != '/' || i == 0 || path[i-1] != '/' {
+			b = append(b, path[i])
+		}
+	}
+	return string(b)
 }
 
 // hasDotSegment reports whether an escaped path in normal form holds a segment "."
