@@ -212,7 +212,7 @@ func (s *snapshot) chargeEdge(x *exchange, r *http.Request) *httperr.Error {
 			denying = append(denying, d)
 		}
 	}
-	x.response.decisions = denying
+	x.response.decisions, x.response.cost = denying, 1
 	return denied(x, denying)
 }
 
@@ -327,7 +327,7 @@ func (s *snapshot) chargeLimits(x *exchange, r *http.Request) *httperr.Error {
 		return e
 	}
 	s.report(x, x.Plan, ds)
-	x.response.decisions = ds
+	x.response.decisions, x.response.cost = ds, x.Cost
 	if ratelimit.Admitted(ds) {
 		return nil
 	}

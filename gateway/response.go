@@ -26,6 +26,7 @@ type response struct {
 	route     *route               // nil if there is none
 	own       bool                 // the answer is the gateway's, not an upstream's
 	decisions []ratelimit.Decision // what the fields tell; empty: nothing
+	cost      int64                // what was asked of them, in units
 	fields    config.ClientHeaders
 	leaving   bool // the gateway is being stopped
 }
@@ -82,7 +83,7 @@ func (w *response) finishHeader(status int) {
 		h["Connection"] = []string{"close"} // go elsewhere next time; HTTP/2 is told by GOAWAY
 	}
 	if len(w.decisions) > 0 && !redirect(status) {
-		setLimitFields(h, w.decisions, w.fields)
+		setLimitFields(h, w.decisions, w.cost, w.fields)
 	}
 }
 
@@ -95,15 +96,27 @@ func redirect(status int) bool {
 	return false
 }
 
+// dialect is the text of the draft that the configuration calls name.
+func dialect(name string) ratelimit.Dialect {
+	switch name {
+	case "draft-12":
+		return ratelimit.Draft12
+	case "both":
+		return ratelimit.BothDrafts
+	default:
+		return ratelimit.Draft11
+	}
+}
+
 // setLimitFields tells the client where it stands. The structured fields are
 // lists (RFC 9651): items an upstream already put there stay in front of ours,
 // in one field line. The legacy fields can hold one value only, so ours replace
 // the upstream's: the client asked us first.
-func setLimitFields(h http.Header, ds []ratelimit.Decision, f config.ClientHeaders) {
-	var buf [256]byte
+func setLimitFields(h http.Header, ds []ratelimit.Decision, cost int64, f config.ClientHeaders) {
 	if f.IETF != "off" {
+		var buf [256]byte
 		setList(h, "Ratelimit-Policy", "RateLimit-Policy", ratelimit.AppendPolicyField(buf[:0], ds))
-		setList(h, "Ratelimit", "RateLimit", ratelimit.AppendLimitField(buf[:0], ds))
+		setList(h, "Ratelimit", "RateLimit", ratelimit.AppendLimitField(buf[:0], ds, dialect(f.IETF), cost))
 	}
 	if f.Legacy {
 		if limit, remaining, reset, ok := ratelimit.Legacy(ds); ok {

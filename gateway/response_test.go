@@ -38,7 +38,7 @@ func twoDecisions(t *testing.T) []ratelimit.Decision {
 // answerWith sends one answer through a response and returns its head.
 func answerWith(ds []ratelimit.Decision, f config.ClientHeaders, status int, upstream http.Header) http.Header {
 	rec := httptest.NewRecorder()
-	w := &response{ResponseWriter: rec, id: "id-1", decisions: ds, fields: f}
+	w := &response{ResponseWriter: rec, id: "id-1", decisions: ds, cost: 3, fields: f}
 	maps.Copy(w.Header(), upstream)
 	w.WriteHeader(status)
 	return rec.Result().Header
@@ -85,6 +85,22 @@ func TestLimitFieldsCanBeSwitchedOff(t *testing.T) {
 	h = answerWith(twoDecisions(t), config.ClientHeaders{IETF: "draft-11"}, 200, nil)
 	if !has(h, "RateLimit") || has(h, "X-RateLimit-Limit") {
 		t.Errorf("legacy off: %v", h)
+	}
+}
+
+func TestLimitFieldsInTheWordsOfEitherDraft(t *testing.T) {
+	for ietf, want := range map[string]string{
+		"draft-11": `"per-minute";r=19;t=1, "per-day";r=81;t=40211`,
+		"draft-12": `"per-minute";a=19;w=1;c=3, "per-day";a=81;w=40211;c=3`,
+		"both":     `"per-minute";r=19;t=1;a=19;w=1;c=3, "per-day";r=81;t=40211;a=81;w=40211;c=3`,
+	} {
+		h := answerWith(twoDecisions(t), config.ClientHeaders{IETF: ietf}, 200, nil)
+		if got := exactly(h, "RateLimit"); len(got) != 1 || got[0] != want {
+			t.Errorf("%s: %q, want %q", ietf, got, want)
+		}
+		if got, want := exactly(h, "RateLimit-Policy"), `"per-minute";q=100;w=60, "per-day";q=100;w=86400`; len(got) != 1 || got[0] != want {
+			t.Errorf("%s: policy %q, want %q", ietf, got, want)
+		}
 	}
 }
 

@@ -396,6 +396,6 @@ type CORS struct {
 
 // ClientHeaders says which fields tell a client about its limits.
 type ClientHeaders struct {
-	IETF   string // draft-11 or off
+	IETF   string // draft-11, draft-12, both or off
 	Legacy bool
 }

@@ -444,8 +444,8 @@ func readClientHeaders(top *object) ClientHeaders {
 	if !ok {
 		return h
 	}
-	if v, ok := o.get("ietf", "draft-11 or off"); ok {
-		if s, ok := v.choice([]string{"draft-11", "off"}, []string{"draft-12", "both"}); ok {
+	if v, ok := o.get("ietf", "draft-11, draft-12, both or off"); ok {
+		if s, ok := v.choice([]string{"draft-11", "draft-12", "both", "off"}, nil); ok {
 			h.IETF = s
 		}
 	}

@@ -242,6 +242,7 @@ func TestTheSchemaTakesEverySpelling(t *testing.T) {
 		{"usage_path: off", true}, {"usage_path: false", true}, {"usage_path: /usage/mine", true}, {"usage_path: usage", false},
 		{"forward_credentials: yes", true}, {"forward_credentials: On", true}, {"forward_credentials: 1", false},
 		{"client_headers: {legacy: off}", true}, {"client_headers: {legacy: true}", true}, {"client_headers: {ietf: true}", false},
+		{"client_headers: {ietf: draft-12}", true}, {"client_headers: {ietf: both}", true}, {"client_headers: {ietf: draft-13}", false},
 		{`client_ip: {ipv6_prefix: "${BITS}"}`, true}, {"client_ip: {ipv6_prefix: '64'}", false}, {"client_ip: {proxy_protocol: off}", true}, {"client_ip: {proxy_protocol: true, trusted_proxies: [10.0.0.0/8]}", true}, {"client_ip: {proxy_protocol: v2}", false},
 		{"store: {redis: {url: ''}}", true}, {"store: {redis: {url: REDISS://a}}", true}, {"store: {redis: {url: unix:///a}}", true}, {"store: {redis: {url: http://a}}", false},
 		{"limits: {42: {per: ip, algorithm: fixed_window, limit: 0/day}}", true},

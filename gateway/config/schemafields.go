@@ -49,7 +49,7 @@ func routesSchema() schema {
 			says("What goes where. The most specific route wins, never the first: a host before none, static segments before parameters before wildcards."),
 		"forward_credentials": def("boolean").or(false).says("Hand verified credentials to the upstream: the default of all routes."),
 		"client_headers": fields(map[string]schema{
-			"ietf":   words("draft-11", "off").or("draft-11").says("Which RateLimit fields answers carry."),
+			"ietf":   words("draft-11", "draft-12", "both", "off").or("draft-11").says("Which RateLimit fields answers carry: in the words of the draft's version 11 (r, t), of the text after it (a, w, c), or both side by side."),
 			"legacy": words("on", "off").or("on").says("Whether answers carry X-RateLimit fields too."),
 		}).says("Which fields tell clients about their limits."),
 		"usage_path": schema{"anyOf": []schema{written("^/[^{}*%?#]*$", wantedUsage), words("off"), def("variable")}}.or("off").

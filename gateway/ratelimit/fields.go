@@ -30,14 +30,37 @@ func AppendPolicyField(dst []byte, ds []Decision) []byte {
 	return dst
 }
 
-// AppendLimitField appends the value of a RateLimit field (the same draft):
+// A Dialect is the text in whose words a RateLimit field is written. The draft
+// is still moving; its -11 and what the working group wrote after it mean the
+// same by other names. RateLimit-Policy is alike in both.
+type Dialect uint8
+
+const (
+	// Draft11 is draft-ietf-httpapi-ratelimit-headers-11: r is what remains, t
+	// the seconds until that grows.
+	Draft11 Dialect = iota
+	// Draft12 is the text after it, of August 2026 (sections 3.1.1, 3.1.2 and
+	// 3.1.4): a is the available quota, w the effective window (the seconds
+	// within which no more than a can be used) and c the cost of the request
+	// that is answered.
+	Draft12
+	// BothDrafts has the parameters of both beside each other in each item,
+	// since a policy may be listed only once and recipients of either ignore
+	// parameters that they do not know.
+	BothDrafts
+)
+
+// AppendLimitField appends the value of a RateLimit field, as r and t, or in
+// the newer text as a, w and c:
 //
 //	"per-minute";r=19;t=1, "per-day";r=81;t=40211
+//	"per-minute";a=19;w=1;c=1, "per-day";a=81;w=40211;c=1
 //
-// r is Remaining and t is Reset in whole seconds, rounded up; t is left out
-// when Reset is 0. It has the same items in the same order as
-// [AppendPolicyField]; of a policy that repeats, the first decision speaks.
-func AppendLimitField(dst []byte, ds []Decision) []byte {
+// r and a are Remaining, t and w Reset in whole seconds, rounded up, and left
+// out when Reset is 0. c is cost, in units, of the request that these decisions
+// were about. It has the same items in the same order as [AppendPolicyField];
+// of a policy that repeats, the first decision speaks.
+func AppendLimitField(dst []byte, ds []Decision, in Dialect, cost int64) []byte {
 	start := len(dst)
 	for i := range ds {
 		if !ds[i].enforced() || repeated(ds, i) {
@@ -48,13 +71,25 @@ func AppendLimitField(dst []byte, ds []Decision) []byte {
 		}
 		d := &ds[i]
 		dst = append(dst, d.Policy.limitItem...)
-		dst = strconv.AppendInt(dst, d.Remaining, 10)
-		if d.Reset > 0 {
-			dst = append(dst, ";t="...)
-			dst = strconv.AppendInt(dst, Seconds(d.Reset), 10)
+		if in != Draft12 {
+			dst = appendParameter(dst, ";r=", d.Remaining)
+			if d.Reset > 0 {
+				dst = appendParameter(dst, ";t=", Seconds(d.Reset))
+			}
+		}
+		if in != Draft11 {
+			dst = appendParameter(dst, ";a=", d.Remaining)
+			if d.Reset > 0 {
+				dst = appendParameter(dst, ";w=", Seconds(d.Reset))
+			}
+			dst = appendParameter(dst, ";c=", cost)
 		}
 	}
 	return dst
+}
+
+func appendParameter(dst []byte, name string, value int64) []byte {
+	return strconv.AppendInt(append(dst, name...), value, 10)
 }
 
 // Legacy returns what X-RateLimit-Limit, -Remaining and -Reset say, for clients

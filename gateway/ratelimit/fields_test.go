@@ -25,21 +25,40 @@ func TestFieldsOfTwoLimits(t *testing.T) {
 	if got, want := string(AppendPolicyField(nil, ds)), `"per-minute";q=100;w=60, "per-day";q=100;w=86400`; got != want {
 		t.Errorf("RateLimit-Policy\n got %s\nwant %s", got, want)
 	}
-	if got, want := string(AppendLimitField(nil, ds)), `"per-minute";r=19;t=1, "per-day";r=81;t=40211`; got != want {
+	if got, want := string(AppendLimitField(nil, ds, Draft11, 1)), `"per-minute";r=19;t=1, "per-day";r=81;t=40211`; got != want {
 		t.Errorf("RateLimit\n got %s\nwant %s", got, want)
+	}
+}
+
+// The newer text says the same with a, w and c; both at once keep one item a
+// policy, since a policy may be listed only once.
+func TestFieldsInTheWordsOfTheNewerDraft(t *testing.T) {
+	ds := priya(t)
+	for in, want := range map[Dialect]string{
+		Draft11:    `"per-minute";r=19;t=1, "per-day";r=81;t=40211`,
+		Draft12:    `"per-minute";a=19;w=1;c=10, "per-day";a=81;w=40211;c=10`,
+		BothDrafts: `"per-minute";r=19;t=1;a=19;w=1;c=10, "per-day";r=81;t=40211;a=81;w=40211;c=10`,
+	} {
+		if got := string(AppendLimitField(nil, ds, in, 10)); got != want {
+			t.Errorf("dialect %d\n got %s\nwant %s", in, got, want)
+		}
+	}
+	ds[0].Reset, ds[0].Remaining = 0, 20
+	if got, want := string(AppendLimitField(nil, ds[:1], BothDrafts, 1)), `"per-minute";r=20;a=20;c=1`; got != want {
+		t.Errorf("nothing spent: %s, want %s", got, want)
 	}
 }
 
 func TestFieldsLeaveOutTWhenNothingIsSpent(t *testing.T) {
 	ds := priya(t)
 	ds[0].Reset, ds[0].Remaining = 0, 20
-	if got, want := string(AppendLimitField(nil, ds)), `"per-minute";r=20, "per-day";r=81;t=40211`; got != want {
+	if got, want := string(AppendLimitField(nil, ds, Draft11, 1)), `"per-minute";r=20, "per-day";r=81;t=40211`; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }
 
 func TestFieldsOfNoDecisionAreEmpty(t *testing.T) {
-	if got := string(AppendPolicyField([]byte("x"), nil)) + string(AppendLimitField([]byte("y"), nil)); got != "xy" {
+	if got := string(AppendPolicyField([]byte("x"), nil)) + string(AppendLimitField([]byte("y"), nil, BothDrafts, 1)); got != "xy" {
 		t.Errorf("got %q", got)
 	}
 }
@@ -50,7 +69,7 @@ func TestFieldsShowALocalCapThatAnsweredForTwoLimitsOnce(t *testing.T) {
 	if got, want := string(AppendPolicyField(nil, ds)), `"per-minute";q=100;w=60, "per-day";q=100;w=86400`; got != want {
 		t.Errorf("RateLimit-Policy\n got %s\nwant %s", got, want)
 	}
-	if got, want := string(AppendLimitField(nil, ds)), `"per-minute";r=19;t=1, "per-day";r=81;t=40211`; got != want {
+	if got, want := string(AppendLimitField(nil, ds, Draft11, 1)), `"per-minute";r=19;t=1, "per-day";r=81;t=40211`; got != want {
 		t.Errorf("RateLimit\n got %s\nwant %s", got, want)
 	}
 }
@@ -64,7 +83,7 @@ func TestFieldsShowWhatIsEnforcedOnly(t *testing.T) {
 	if got, want := string(AppendPolicyField(nil, mixed)), string(AppendPolicyField(nil, ds)); got != want {
 		t.Errorf("RateLimit-Policy\n got %s\nwant %s", got, want)
 	}
-	if got, want := string(AppendLimitField(nil, mixed)), string(AppendLimitField(nil, ds)); got != want {
+	if got, want := string(AppendLimitField(nil, mixed, Draft11, 1)), string(AppendLimitField(nil, ds, Draft11, 1)); got != want {
 		t.Errorf("RateLimit\n got %s\nwant %s", got, want)
 	}
 	limit, remaining, reset, ok := Legacy(mixed)
@@ -79,17 +98,17 @@ func TestFieldsShowWhatIsEnforcedOnly(t *testing.T) {
 		t.Errorf("retry after %s, denied %v, admitted %v, violated %q", wait, denied, Admitted(mixed), Violated(mixed))
 	}
 	trials := []Decision{trial, other}
-	if _, _, _, ok := Legacy(trials); ok || !Admitted(trials) || len(AppendPolicyField(nil, trials))+len(AppendLimitField(nil, trials)) > 0 {
+	if _, _, _, ok := Legacy(trials); ok || !Admitted(trials) || len(AppendPolicyField(nil, trials))+len(AppendLimitField(nil, trials, BothDrafts, 1)) > 0 {
 		t.Error("trials alone have fields")
 	}
 }
 
 func TestFieldsDoNotAllocate(t *testing.T) {
 	ds := priya(t)
-	buf := make([]byte, 0, 200)
+	buf := make([]byte, 0, 300)
 	if n := testing.AllocsPerRun(100, func() {
 		buf = AppendPolicyField(buf[:0], ds)
-		buf = AppendLimitField(buf, ds)
+		buf = AppendLimitField(buf, ds, BothDrafts, 3)
 		Legacy(ds)
 		RetryAfter(ds)
 		if Violated(ds) != nil {
@@ -125,7 +144,9 @@ func TestFieldsAreStructuredFields(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		limits, err := httpsfv.UnmarshalList([]string{string(AppendLimitField(nil, ds))})
+		in := Dialect(rapid.IntRange(int(Draft11), int(BothDrafts)).Draw(t, "dialect"))
+		cost := rapid.Int64Range(1, MaxQuota).Draw(t, "cost")
+		limits, err := httpsfv.UnmarshalList([]string{string(AppendLimitField(nil, ds, in, cost))})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -134,9 +155,21 @@ func TestFieldsAreStructuredFields(t *testing.T) {
 		}
 		for i, d := range ds {
 			wantItem(t, policies[i], d.Policy.Name, map[string]int64{"q": d.Policy.Quota, "w": int64(d.Policy.Window / time.Second)})
-			params := map[string]int64{"r": d.Remaining}
+			params := map[string]int64{}
+			if in != Draft12 {
+				params["r"] = d.Remaining
+			}
+			if in != Draft11 {
+				params["a"], params["c"] = d.Remaining, cost
+			}
 			if d.Reset > 0 {
-				params["t"] = int64((d.Reset-1)/time.Second) + 1
+				seconds := int64((d.Reset-1)/time.Second) + 1
+				if in != Draft12 {
+					params["t"] = seconds
+				}
+				if in != Draft11 {
+					params["w"] = seconds
+				}
 			}
 			wantItem(t, limits[i], d.Policy.Name, params)
 		}
@@ -234,11 +267,11 @@ func TestSecondsAreRoundedUp(t *testing.T) {
 func BenchmarkFields(b *testing.B) {
 	p, q := tokenBucket(b, 100, time.Minute, 20), fixedWindow(b, 100, day)
 	ds := []Decision{{Policy: p, Allowed: true, Remaining: 19, Reset: 600 * time.Millisecond}, {Policy: q, Allowed: true, Remaining: 81, Reset: 40211 * time.Second}}
-	buf := make([]byte, 0, 200)
+	buf := make([]byte, 0, 300)
 	b.ReportAllocs()
 	for b.Loop() {
 		buf = AppendPolicyField(buf[:0], ds)
-		buf = AppendLimitField(buf, ds)
+		buf = AppendLimitField(buf, ds, BothDrafts, 3)
 	}
 }
 

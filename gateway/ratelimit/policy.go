@@ -83,7 +83,7 @@ type Policy struct {
 	units    int64 // see Capacity
 
 	policyItem string // the item of RateLimit-Policy: "per-minute";q=100;w=60
-	limitItem  string // the head of the item of RateLimit: "per-minute";r=
+	limitItem  string // the head of the item of RateLimit: "per-minute"
 
 	// share remembers the last answer of Share. A pointer, so that a Policy
 	// can be passed to NewPolicy by value.
@@ -173,7 +173,7 @@ func NewPolicy(spec Policy) (*Policy, error) {
 	p.keyHashA, p.keyHashB = binary.BigEndian.Uint64(sum[:]), binary.BigEndian.Uint64(sum[8:])
 	// Names are [a-z0-9_-]+, so they need no escaping as an sf-string.
 	p.policyItem = `"` + p.Name + `";q=` + strconv.FormatInt(p.Quota, 10) + `;w=` + seconds
-	p.limitItem = `"` + p.Name + `";r=`
+	p.limitItem = `"` + p.Name + `"`
 	return p, nil
 }
 
