@@ -1,6 +1,6 @@
 # `make` alone says what there is. Nothing here needs more than Go and a POSIX
 # shell, except the tests, which want a C compiler (race detector), a
-# redis-server and Prometheus' promtool, and get them from Debian when they may.
+# redis-server, Prometheus' promtool and Chromium, and get them from Debian when they may.
 
 .DEFAULT_GOAL := help
 .PHONY: help build run test hotkey clocks vet staticcheck lint fuzz bench bench-memory bench-decisions bench-keys bench-simulate faults faults-selftest durability fmt clean needs
@@ -148,6 +148,7 @@ needs:
 	@missing=; \
 	command -v redis-server >/dev/null || missing="$$missing redis-server"; \
 	command -v promtool >/dev/null || missing="$$missing prometheus"; \
+	command -v chromium >/dev/null || missing="$$missing chromium"; \
 	command -v "$$(go env CC)" >/dev/null || missing="$$missing gcc libc6-dev"; \
 	[ -z "$$missing" ] && exit 0; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
@@ -159,7 +160,7 @@ needs:
 		done; \
 	else \
 		echo "the tests need$$missing; type:" >&2; \
-		if command -v brew >/dev/null; then echo "  brew install redis prometheus" >&2; \
+		if command -v brew >/dev/null; then echo "  brew install redis prometheus; brew install --cask chromium" >&2; \
 		else echo "  sudo apt-get install -y --no-install-recommends$$missing" >&2; fi; \
 		exit 1; \
 	fi
