@@ -88,59 +88,80 @@ func divisor(a, b int64) int64 {
 	return a
 }
 
-// pick returns the index of a target for a request with that key, which only a hash
-// looks at. been marks the targets that the request was at already, of which it gets
-// none; nil for none. There must be another. Targets that are left out get no request,
-// unless all are.
-func (b *balancer) pick(key string, been []bool) int {
-	if len(b.targets) == 1 {
-		return 0
-	}
-	if b.ward.troubled.Load() > 0 {
-		now := b.ward.now()
-		for range b.targets {
-			at := b.choose(key, been, now)
-			if at < 0 {
-				break
-			}
-			if b.ward.try(b.targets[at], now) {
-				return at
-			}
-		}
-	}
-	return b.choose(key, been, anyhow)
+// asking is what one request may get. It is passed by value: picking allocates nothing.
+type asking struct {
+	key  string // only a hash looks at it
+	been []bool // targets that the request was at already, of which it gets none; nil for none
+	now  time.Duration
+	sure bool // none that was left out, not even to try it
 }
 
 // anyhow is no time: every target has its whole share, however it is.
 const anyhow time.Duration = -1
 
-// share is which part of its requests a target gets.
-func (b *balancer) share(at int, been []bool, now time.Duration) float64 {
-	switch {
-	case been != nil && been[at]:
+// pick returns the index of a target for a request with that key. been marks the
+// targets that the request was at already; nil for none. There must be another. Targets
+// that are left out get no request, unless all are.
+func (b *balancer) pick(key string, been []bool) int {
+	if len(b.targets) == 1 {
 		return 0
-	case now == anyhow:
-		return 1
 	}
-	return b.ward.share(b.targets[at], now)
+	if b.ward.troubled.Load() > 0 {
+		a := asking{key: key, been: been, now: b.ward.now()}
+		for range b.targets {
+			at := b.choose(a)
+			if at < 0 {
+				break
+			}
+			if b.ward.try(b.targets[at], a.now) {
+				return at
+			}
+		}
+	}
+	return b.choose(asking{key: key, been: been, now: anyhow})
+}
+
+// another returns the index of a target that is not left out, for a request that has
+// failed at those that been marks; -1 if there is none. It tries none: a request that
+// has got an answer of a sort is not to end in silence.
+func (b *balancer) another(key string, been []bool) int {
+	now := anyhow
+	if b.ward.troubled.Load() > 0 {
+		now = b.ward.now()
+	}
+	return b.choose(asking{key: key, been: been, now: now, sure: true})
+}
+
+// share is which part of its requests a target gets.
+func (b *balancer) share(at int, a asking) float64 {
+	t := b.targets[at]
+	switch {
+	case a.been != nil && a.been[at]:
+		return 0
+	case a.now == anyhow:
+		return 1
+	case a.sure && t.leftOut():
+		return 0
+	}
+	return b.ward.share(t, a.now)
 }
 
 // choose returns a target that has a share; -1 if none has.
-func (b *balancer) choose(key string, been []bool, now time.Duration) int {
+func (b *balancer) choose(a asking) int {
 	if b.balance == Hash {
-		return b.hashed(key, been, now)
+		return b.hashed(a)
 	}
-	best := b.turn(been, now)
+	best := b.turn(a)
 	if best < 0 || b.balance == RoundRobin || b.targets[best].inFlight.Load() == 0 {
 		return best
 	}
 	// The start moves on with every request, so that equals take turns and a quiet
 	// upstream's first target does not get everything.
 	start, n := best, len(b.targets)
-	load, weight := b.load(start, b.share(start, been, now))
+	load, weight := b.load(start, b.share(start, a))
 	for i := 1; i < n; i++ {
 		at := (start + i) % n
-		share := b.share(at, been, now)
+		share := b.share(at, a)
 		if share == 0 {
 			continue
 		}
@@ -162,17 +183,17 @@ func (b *balancer) load(at int, share float64) (load, weight float64) {
 // out is used up, so that the one behind it does not get both. A request that has been
 // somewhere takes the next turn without using it up: otherwise, of two targets one of
 // which is dead, the dead one would have the first turn of every request.
-func (b *balancer) turn(been []bool, now time.Duration) int {
+func (b *balancer) turn(a asking) int {
 	n := uint64(len(b.turns))
 	some, next := -1, b.next.Load()
 	for i := range 2 * n {
 		// Others take turns meanwhile: whoever had none in a whole round looks on alone.
-		if been == nil && i < n {
+		if a.been == nil && i < n {
 			next = b.next.Add(1) - 1
 		}
 		at := int(b.turns[next%n])
 		next++
-		switch share := b.share(at, been, now); {
+		switch share := b.share(at, a); {
 		case share == 0:
 		case share == 1 || share > rand.Float64(): //nolint:gosec // nobody gains by guessing it
 			return at
@@ -186,12 +207,12 @@ func (b *balancer) turn(been []bool, now time.Duration) int {
 // hashed is weighted rendezvous hashing: each target draws a number by lot, which
 // depends on the key and on itself alone, and the highest wins. What becomes of the
 // keys of one that is gone is drawn among all others.
-func (b *balancer) hashed(key string, been []bool, now time.Duration) int {
+func (b *balancer) hashed(a asking) int {
 	var sum [8]byte
-	binary.LittleEndian.PutUint64(sum[:], xxhash.Sum64String(key))
+	binary.LittleEndian.PutUint64(sum[:], xxhash.Sum64String(a.key))
 	best, most := -1, 0.0
 	for at, t := range b.targets {
-		share := b.share(at, been, now)
+		share := b.share(at, a)
 		if share == 0 {
 			continue
 		}

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -157,13 +158,13 @@ func (x *exchange) begin(w http.ResponseWriter, r *http.Request, s *scope.Reques
 	if x.u.retries != nil {
 		x.u.retries.budget.earn()
 	}
-	x.target, x.tried = x.u.balancer.pick(o.Key, nil), 1
-	x.take()
+	x.take(x.u.balancer.pick(o.Key, nil))
 }
 
-// take counts the request towards the target in use.
-func (x *exchange) take() {
-	t := x.u.targets[x.target]
+// take counts the request towards target at, which is in use from now on.
+func (x *exchange) take(at int) {
+	t := x.u.targets[at]
+	x.target, x.tried = at, x.tried+1
 	t.inFlight.Add(1)
 	x.start, x.there, x.been[x.target] = time.Now(), true, true
 	x.scope.Target, x.scope.UpstreamStatus, x.scope.UpstreamErr = t.name, 0, nil
@@ -216,7 +217,7 @@ func (x *exchange) reset() {
 	x.client, x.scope, x.forward, x.webSocket = nil, nil, Forward{}, false
 	x.bare = http.Request{}
 	clear(x.been)
-	x.rounds, x.repeats = 0, 0
+	x.tried, x.rounds, x.repeats = 0, 0, 0
 	x.upload, x.stop, x.deadline = nil, nil, nil
 	x.err, x.answered, x.started, x.finished = nil, false, false, false
 	x.interim, x.switched = nil, nil
@@ -262,20 +263,28 @@ func (x *exchange) RoundTrip(r *http.Request) (*http.Response, error) {
 		r = x.attachUpload(r)
 	}
 	ctx := r.Context()
+	if x.webSocket {
+		r = r.WithContext(context.WithValue(ctx, onlyHTTP1{}, true))
+		ctx = r.Context()
+	}
 	for {
 		out, heard := x.listen(r)
 		res, err := x.u.targets[x.target].transport.RoundTrip(out)
+		next := -1
+		if isDialError(err) && ctx.Err() == nil {
+			next = x.passOver(err)
+		}
+		if next < 0 {
+			next = x.again(ctx, heard, res, err)
+		}
 		switch {
-		case isDialError(err) && x.tried < len(x.u.targets) && ctx.Err() == nil:
-			x.leave(0, err)
-		case x.again(ctx, heard, res, err):
+		case next >= 0:
 		case x.there:
 			return res, err
 		default: // given up between two attempts
 			return nil, ctx.Err()
 		}
-		x.target, x.tried = x.u.balancer.pick(x.forward.Key, x.been), x.tried+1
-		x.take()
+		x.take(next)
 		r = r.WithContext(ctx) // a copy: the old one may still be in use
 		to := *r.URL
 		x.u.targets[x.target].point(&to, x.url())
@@ -286,6 +295,23 @@ func (x *exchange) RoundTrip(r *http.Request) (*http.Response, error) {
 			}
 		}
 	}
+}
+
+// passOver leaves a target that cannot be connected to, and returns the next one; -1 if
+// there is none. Targets that are left out come last, and only for a request that has
+// had no answer yet.
+func (x *exchange) passOver(err error) int {
+	if x.tried == len(x.u.targets) {
+		return -1
+	}
+	next := x.u.balancer.another(x.forward.Key, x.been)
+	if next < 0 && x.repeats == 0 {
+		next = x.u.balancer.pick(x.forward.Key, x.been)
+	}
+	if next >= 0 {
+		x.leave(0, err)
+	}
+	return next
 }
 
 // arrived looks at the head of the answer before ReverseProxy sends it on.

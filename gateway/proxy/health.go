@@ -36,6 +36,13 @@ type condition struct {
 	failed  atomic.Int32            // connections in a row that could not be made
 }
 
+// leftOut reports whether it gets no requests while another may, but for one that
+// tries it now and then.
+func (c *condition) leftOut() bool {
+	p := c.trouble.Load()
+	return p != nil && p.since == 0
+}
+
 // ward knows how all targets of an upstream are. It is safe for concurrent use.
 type ward struct {
 	began    time.Time
@@ -58,8 +65,9 @@ func (w *ward) setLocked(t *target, now *trouble) {
 	}
 }
 
-// connected takes note of a connection that was made, or was not. One that was given
-// up, with whoever wanted it, says nothing.
+// connected takes note of a connection that was made ready, or was not. net/http tries
+// on when the request that wanted it has been given up, so that requests with little
+// patience count as well; ctx ends when the whole upstream is closed, and that says nothing.
 func (w *ward) connected(ctx context.Context, t *target, err error) {
 	if err == nil && t.failed.Load() == 0 && t.trouble.Load() == nil || err != nil && ctx.Err() != nil {
 		return

@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"bouncer/gateway/scope"
 )
@@ -44,15 +45,16 @@ func TestHTTPSUpstream(t *testing.T) {
 		address.Host = "example.com:" + address.Port() // a name in the test server's certificate
 		roots := x509.NewCertPool()
 		roots.AddCert(upstream.Certificate())
-		u, err := New(Options{Name: "weather", Targets: []Target{{URL: address}}, TLS: &tls.Config{RootCAs: roots}})
+		u, err := New(Options{
+			Name: "weather", Targets: []Target{{URL: address}}, TLS: &tls.Config{RootCAs: roots},
+			dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+				return new(net.Dialer).DialContext(ctx, network, upstream.Listener.Addr().String())
+			},
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer u.Close()
-		dial := u.targets[0].transport.DialContext
-		u.targets[0].transport.DialContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
-			return dial(ctx, network, upstream.Listener.Addr().String())
-		}
 
 		front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if e := u.Forward(w, r, &scope.Request{User: "priya123"}, Forward{}); e != nil {
@@ -86,5 +88,56 @@ func TestHTTPSUpstream(t *testing.T) {
 		if string(body) != "half" || err == nil {
 			t.Errorf("want half and an error, got %q %v", body, err)
 		}
+	}
+}
+
+// A server that would rather speak HTTP/2 is asked for a WebSocket over HTTP/1.1.
+func TestAWebSocketToAnHTTPSUpstream(t *testing.T) {
+	upstream := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Upgrade") == "" {
+			_, _ = io.WriteString(w, r.Proto)
+			return
+		}
+		conn, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer conn.Close()
+		_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\nhello")
+	}))
+	upstream.EnableHTTP2 = true
+	upstream.StartTLS()
+	defer upstream.Close()
+	address, err := url.Parse(upstream.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AddCert(upstream.Certificate())
+	u, err := New(Options{Name: "weather", Targets: []Target{{URL: address}}, TLS: &tls.Config{RootCAs: roots}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer u.Close()
+	if got := forward(u, Forward{}); got != "200 HTTP/2.0 at "+address.Host {
+		t.Fatal(got)
+	}
+	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if e := u.Forward(w, r, &scope.Request{}, Forward{}); e != nil {
+			t.Error(e)
+		}
+	}))
+	defer front.Close()
+	conn, err := net.Dial("tcp", front.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+	_, _ = io.WriteString(conn, "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n")
+	all, err := io.ReadAll(conn)
+	if !strings.HasPrefix(string(all), "HTTP/1.1 101 ") || !strings.HasSuffix(string(all), "\r\n\r\nhello") {
+		t.Errorf("%q, %v", all, err)
 	}
 }

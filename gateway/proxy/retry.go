@@ -37,8 +37,8 @@ const (
 // sent. A WebSocket is not attempted again, and nothing is that was too slow, since
 // the upstream may be at work on it.
 //
-// All targets come first that the request was not at, and then, after a pause of up to
-// half a second, those where it was.
+// All targets come first that the request was not at and that are not left out, and then,
+// after a pause of up to half a second, those where it was.
 type Retries struct {
 	// Attempts is how many there may be after the first one, from 1 to 10. Going on
 	// to another target because there is no connection is not one.
@@ -148,32 +148,32 @@ func (x *exchange) mayHappenTwice(r *http.Request) bool {
 	return r.Header.Get("Idempotency-Key") != ""
 }
 
-// again reports whether there is to be another attempt after one that came to res or
-// err. It has waited until then, and the request is at no target then.
+// again returns the target for another attempt after one that came to res or err; -1
+// if there is to be none. It has waited until then, and the request is at no target then.
 // h is nil if the request must not happen twice.
-func (x *exchange) again(ctx context.Context, h *heard, res *http.Response, err error) bool {
+func (x *exchange) again(ctx context.Context, h *heard, res *http.Response, err error) int {
 	o := x.u.retries
 	if o == nil || x.webSocket || x.repeats == o.attempts || ctx.Err() != nil {
-		return false
+		return -1
 	}
 	switch {
 	case err == nil:
 		if h == nil || h.interim.Load() || !away(res) {
-			return false
+			return -1
 		}
 	case isTimeout(err):
-		return false
+		return -1
 	case !isDialError(err):
 		if h == nil || h.any.Load() || isHandshakeError(err) {
-			return false
+			return -1
 		}
 	}
 	if x.upload != nil && !x.upload.whole() {
-		return false
+		return -1
 	}
 	if !o.budget.spend() {
 		x.retry(RetryBudget)
-		return false
+		return -1
 	}
 	x.repeats++
 	if res != nil {
@@ -185,19 +185,23 @@ func (x *exchange) again(ctx context.Context, h *heard, res *http.Response, err 
 	if x.upload != nil {
 		x.upload.rest()
 	}
-	if x.tried == len(x.u.targets) {
+	next := x.u.balancer.another(x.forward.Key, x.been)
+	if next < 0 {
 		clear(x.been) // all of them may be tried again
 		x.tried = 0
 		x.rounds++
 		began := time.Now()
 		wait(ctx, pause(x.rounds))
 		x.scope.UpstreamDuration += time.Since(began) // it is for the upstream's sake
+		if next = x.u.balancer.another(x.forward.Key, x.been); next < 0 {
+			next = x.u.balancer.pick(x.forward.Key, x.been)
+		}
 	}
 	if ctx.Err() != nil {
-		return false
+		return -1
 	}
 	x.retry(RetryDone)
-	return true
+	return next
 }
 
 func (x *exchange) retry(outcome string) {

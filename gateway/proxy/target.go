@@ -1,10 +1,8 @@
 package proxy
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"net/url"
 	"strings"
@@ -23,6 +21,7 @@ type target struct {
 	seed         uint64 // of the numbers that it draws for keys
 	path         string // decoded, without a final slash
 	rawPath      string // the same as configured, escaped
+	dialer       dialer
 	transport    *http.Transport
 	inFlight     atomic.Int64
 	condition
@@ -47,7 +46,7 @@ func newTarget(configured Target, o *Options) (*target, error) {
 		name: TargetName(u), scheme: u.Scheme, host: u.Host, path: trimSlash(u.Path), rawPath: trimSlash(u.EscapedPath()),
 		weight: int64(max(configured.Weight, 1)), seed: xxhash.Sum64String(u.String()),
 	}
-	t.transport = newTransport(o)
+	t.dialer = newDialer(o)
 	switch {
 	case u.User != nil:
 		return nil, errors.New("want no user or password in the URL")
@@ -57,29 +56,36 @@ func newTarget(configured Target, o *Options) (*target, error) {
 		return nil, errors.New("want // behind the scheme")
 	}
 	switch u.Scheme {
-	case "http":
-	case "https":
-		t.transport.ForceAttemptHTTP2 = true // by ALPN
-		t.transport.TLSClientConfig = o.TLS.Clone()
+	case "http", "https":
 	case "h2c":
 		t.scheme, t.onlyHTTP2 = "http", true
-		t.transport.Protocols = new(http.Protocols)
-		t.transport.Protocols.SetUnencryptedHTTP2(true)
 	case "unix":
 		if u.Host != "" || !strings.HasPrefix(u.Path, "/") {
 			return nil, errors.New("want unix:///path, the whole path of a socket")
 		}
 		t.scheme, t.host, t.path, t.rawPath = "http", socketHost, "", ""
-		dial := t.transport.DialContext
-		t.transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx, "unix", u.Path) }
-		return t, nil
+		t.dialer.socket = u.Path
 	default:
 		return nil, fmt.Errorf("scheme %q: want http, https, h2c or unix", u.Scheme)
 	}
-	if u.Hostname() == "" {
+	if u.Hostname() == "" && u.Scheme != "unix" {
 		return nil, errors.New("want a host")
 	}
+	t.transport = t.newTransport(o, &t.dialer)
 	return t, nil
+}
+
+// newTransport returns a pool of connections that speaks the target's protocol.
+func (t *target) newTransport(o *Options, d *dialer) *http.Transport {
+	tr := newTransport(o, d)
+	switch {
+	case t.onlyHTTP2:
+		tr.Protocols = new(http.Protocols)
+		tr.Protocols.SetUnencryptedHTTP2(true)
+	case t.scheme == "https":
+		tr.ForceAttemptHTTP2 = true // by ALPN
+	}
+	return tr
 }
 
 // trimSlash cuts one final slash, since the request's path brings its own.

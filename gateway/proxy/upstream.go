@@ -63,6 +63,9 @@ type Options struct {
 	Retries *Retries
 	// Hooks report what happened.
 	Hooks Hooks
+
+	// dial connects in place of a net.Dialer; nil but in tests.
+	dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 // Hooks report what happened; nil functions are skipped. They are called on
@@ -156,7 +159,7 @@ func New(o Options) (*Upstream, error) {
 	}
 	if len(u.targets) > 1 { // one that is alone cannot be left out
 		for _, t := range u.targets {
-			u.watch(t)
+			t.dialer.watch = func(ctx context.Context, err error) { u.ward.connected(ctx, t, err) }
 		}
 	}
 	var err error
@@ -165,16 +168,6 @@ func New(o Options) (*Upstream, error) {
 	}
 	u.exchanges.New = func() any { return newExchange(u) }
 	return u, nil
-}
-
-// watch takes note of every connection to t.
-func (u *Upstream) watch(t *target) {
-	dial := t.transport.DialContext
-	t.transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
-		conn, err := dial(ctx, network, address)
-		u.ward.connected(ctx, t, err)
-		return conn, err
-	}
 }
 
 // targetChanged tells of a target that is left out, or comes back.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"net"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -167,18 +166,16 @@ func (t *Telemetry) UpstreamCircuit(upstream string, open bool) {
 }
 
 // noConnection reports whether err means that no usable connection came about,
-// as opposed to one that was lost or an answer that was late.
+// as opposed to one that was lost or an answer that was late. An error says so itself
+// by a method NotConnected; beside that, one of TLS does that the server told of late.
 func noConnection(err error) bool {
-	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
+	if e, ok := errors.AsType[interface {
+		error
+		NotConnected() bool
+	}](err); ok && e.NotConnected() {
 		return true
 	}
-	if _, ok := errors.AsType[*net.DNSError](err); ok {
-		return true
-	}
-	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
-		return true
-	}
-	_, ok := errors.AsType[tls.RecordHeaderError](err)
+	_, ok := errors.AsType[tls.AlertError](err)
 	return ok
 }
 
