@@ -58,6 +58,7 @@ func (s *site) storeTimeout(timeout string) {
 
 // Priya notices nothing of how many servers count for her.
 func TestPriyasStoryOnACluster(t *testing.T) {
+	t.Parallel()
 	c := redistest.StartCluster(t, 3)
 	u := newUpstream(t, nil)
 	s := newWeatherSite(t, u, clusterStore(c))
@@ -73,6 +74,7 @@ func TestPriyasStoryOnACluster(t *testing.T) {
 // The last of a limit go to exactly as many as there are, whichever of three
 // limits on different nodes it is, and the other two count those and no others.
 func TestTheLastOfOneOfThreeLimitsOnACluster(t *testing.T) {
+	t.Parallel()
 	c := redistest.StartCluster(t, 3)
 	u := newUpstream(t, nil)
 	const spendable, others = 25, 10_000
@@ -172,6 +174,7 @@ func unitsIn(t testing.TB, rdb redis.UniversalClient, key string) int64 {
 // A denial by one limit leaves those on other nodes where they were, in Redis
 // and not only in what the client is told.
 func TestADenialOnOneNodeChargesNothingOnTheOthers(t *testing.T) {
+	t.Parallel()
 	c := redistest.StartCluster(t, 3)
 	u := newUpstream(t, nil)
 	algorithms := map[string]string{
@@ -483,6 +486,7 @@ func TestATakeoverConcernsOnlyTheCallersOfTheLostMaster(t *testing.T) {
 // What could not be given back is seen: one node has charged, the other does not
 // answer, and when its time is over the first is gone as well.
 func TestALostRefundOnAClusterIsCounted(t *testing.T) {
+	t.Parallel()
 	c := redistest.StartCluster(t, 3)
 	u := newUpstream(t, nil)
 	// What instances tell each other lives on the first node, and goes on.

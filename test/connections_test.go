@@ -99,6 +99,7 @@ func redisConnections(t testing.TB, rdb *redis.Client) (n int) {
 // Fifty configurations in a row under traffic: nobody notices. No request
 // fails, no count is lost, and nothing of a former configuration is left.
 func TestManyReloadsLeaveNothingBehind(t *testing.T) {
+	t.Parallel()
 	const clients, reloads = 8, 50
 	u := newCountingUpstream(t)
 	srv := redistest.Start(t)

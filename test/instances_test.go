@@ -46,6 +46,7 @@ func (g *gateway) wantShare(user string, share int) {
 // has come back and gone again, and by halves once one of them was killed while
 // it was there.
 func TestTheShareOfALimitFollowsTheLiveInstances(t *testing.T) {
+	t.Parallel()
 	u := newUpstream(t, nil)
 	srv := redistest.Start(t)
 	s := sharesSite(t, u, srv.URL(), "2s")
@@ -91,6 +92,7 @@ func TestTheShareOfALimitFollowsTheLiveInstances(t *testing.T) {
 
 // A process is one instance, whatever it reloads, and it is gone when it stops.
 func TestAGatewayIsOneInstanceOverReloads(t *testing.T) {
+	t.Parallel()
 	u := newUpstream(t, nil)
 	srv := redistest.Start(t)
 	rdb := srv.Client(t)

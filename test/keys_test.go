@@ -35,6 +35,7 @@ var forbiddenNames = []string{
 // Nobody becomes somebody else by their name: every caller has a budget of their
 // own, one key of the form we know, no label, and one line of the log a request.
 func TestNoCallerIsTakenForAnother(t *testing.T) {
+	t.Parallel()
 	srv := redistest.Start(t)
 	u := newUpstream(t, nil)
 	s := newWeatherSite(t, u, redisStore(srv.URL()))

@@ -171,6 +171,7 @@ func TestASymlinkSwapIsNoticed(t *testing.T) {
 }
 
 func TestWhatCannotStartSaysWhatToDo(t *testing.T) {
+	t.Parallel()
 	u := newUpstream(t, nil)
 	t.Run("a port in use", func(t *testing.T) {
 		l, err := net.Listen("tcp", "127.0.0.1:0")

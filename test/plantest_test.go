@@ -9,6 +9,7 @@ import (
 // gateway test runs what stands beside the plans, says by its exit code whether
 // it came true, and does not take a word that matches nothing for success.
 func TestTestsBesideThePlans(t *testing.T) {
+	t.Parallel()
 	s := openSite(t, newUpstream(t, nil))
 	const plans = `anonymous_plan: anonymous
 plans:

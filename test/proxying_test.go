@@ -360,6 +360,7 @@ func (g *gateway) peakMemory() int64 {
 
 // A body of any size passes through, complete and in constant memory.
 func TestBodiesOfAnySizeAreStreamedInConstantMemory(t *testing.T) {
+	t.Parallel()
 	const size = 200 << 20
 	growth := int64(32 << 20)
 	if raceEnabled {

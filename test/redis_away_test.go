@@ -593,6 +593,7 @@ func TestScriptsAreFlushedUnderTraffic(t *testing.T) {
 // A gateway that starts while Redis is away serves at once, and shares its
 // counts as soon as Redis arrives. It also ends while Redis does not answer.
 func TestStartingWhileRedisIsAway(t *testing.T) {
+	t.Parallel()
 	u := newUpstream(t, nil)
 	srv := redistest.Start(t)
 	srv.Kill()
@@ -649,6 +650,7 @@ func TestStartingWhileRedisIsAway(t *testing.T) {
 
 // A Redis that is there and refuses is away as well, and its word says why.
 func TestRedisRefusesToDecide(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		kind           string
 		args           []string // of redis-server

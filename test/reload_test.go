@@ -21,6 +21,7 @@ func (g *gateway) reloads(outcome string) int {
 
 // Files are saved in many ways, and each of them is noticed by itself.
 func TestEveryWayOfSavingAFileIsNoticed(t *testing.T) {
+	t.Parallel()
 	u := newUpstream(t, nil)
 	s := openSite(t, u)
 	g := s.start()
@@ -117,6 +118,7 @@ var (
 // and nothing of it is left behind: no goroutine, no open file, no listener. The
 // next good one is in force.
 func TestNoInvalidConfigurationTouchesWhatServes(t *testing.T) {
+	t.Parallel()
 	u := newUpstream(t, nil)
 	s := openSite(t, u)
 	g := s.start()
