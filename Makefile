@@ -3,7 +3,7 @@
 # redis-server, Prometheus' promtool and Chromium, and get them from Debian when they may.
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test hotkey clocks vet staticcheck lint fuzz bench bench-memory bench-decisions bench-keys bench-simulate faults faults-selftest durability fmt clean needs
+.PHONY: help build run test hotkey clocks vet staticcheck lint fuzz bench bench-memory bench-decisions bench-keys bench-simulate soak faults faults-selftest durability fmt clean needs
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 GOBUILD  = CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)'
@@ -12,6 +12,8 @@ GOBUILD  = CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VE
 FUZZTIME ?= 10s
 # Flags for the benchmark program, as in: make bench BENCHFLAGS='-rounds 9 -json'
 BENCHFLAGS ?=
+# Flags for make soak, as in: make soak SOAKFLAGS='-scale 0.01 -run ^sockets'
+SOAKFLAGS ?=
 # Flags for make faults, as in: make faults FAULTFLAGS='-quick -run ^frozen'
 FAULTFLAGS ?=
 # For make durability: how often Redis dies in each row, and the seed of when.
@@ -46,6 +48,8 @@ help:
 	@echo '  make bench-decisions   what a decision costs Redis, by each algorithm; writes docs/BENCHMARKS.md'
 	@echo '  make bench-keys    what a caller costs Redis in memory; writes docs/BENCHMARKS.md'
 	@echo '  make bench-simulate    what it costs to replay a log of a million lines; writes docs/BENCHMARKS.md'
+	@echo '  make soak          10 GiB each way, ten thousand WebSockets, slow clients, a reload every 100 ms (some five'
+	@echo "                     minutes); writes docs/BENCHMARKS.md; SOAKFLAGS='-scale 0.01' for a hundredth of it"
 	@echo '  make faults        every failure of Redis under load, held against what is promised (some ten minutes);'
 	@echo "                     writes docs/FAILURES.md; FAULTFLAGS='-quick -run ^frozen' for one row, -list for all names"
 	@echo '  make faults-selftest   the same with a gateway that is broken on purpose: it must be noticed'
@@ -124,6 +128,13 @@ bench-keys:
 bench-simulate: build
 	@$(GOBUILD) -o bin/simulate ./bench/simulate
 	@bin/simulate -gateway bin/gateway -write docs/BENCHMARKS.md $(BENCHFLAGS)
+
+# Fails when a bar is missed. Ten thousand WebSockets take 20200 open files of
+# the gateway, and as many of the program: it raises the limit where it may, and
+# takes as many as there is room for, and says so, where it may not.
+soak: build
+	@$(GOBUILD) -o bin/soak ./bench/soak
+	@bin/soak -gateway bin/gateway -write docs/BENCHMARKS.md $(SOAKFLAGS)
 
 # Each needs a redis-server, and builds the gateway by itself.
 faults: needs

@@ -73,6 +73,17 @@ func Start(name, dir string, env []string, program string, args ...string) (*Pro
 	return p, nil
 }
 
+// PID is the process's id.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
+// Signal sends the process a signal.
+func (p *Process) Signal(sig os.Signal) error {
+	if err := p.cmd.Process.Signal(sig); err != nil {
+		return fmt.Errorf("send %s to %s: %w", sig, p.name, err)
+	}
+	return nil
+}
+
 // Stop ends the process and waits for it.
 func (p *Process) Stop() {
 	_ = p.cmd.Process.Signal(syscall.SIGTERM) // an error means it has ended
