@@ -152,6 +152,10 @@ func (rt *route) reshape(c *config.Route) (err error) {
 		rt.forward.MaxBody = &most
 	}
 	rt.forward.Timeout = c.Timeout
+	if w := c.WebSocket; w != nil {
+		rt.sockets = w.MaxConnections
+		rt.forward.WebSocket = proxy.WebSocket{Idle: w.Idle, Lifetime: w.Lifetime}
+	}
 	rt.cors = makeCORS(c)
 	return nil
 }

@@ -73,6 +73,7 @@ type Gateway struct {
 	// the upstreams, must not start anew because a number was edited.
 	edgeStore   *memory.Store
 	denied      *denycache.Cache // what Redis has denied
+	sockets     *tally[string]   // WebSockets, by route and caller
 	topDenied   *topk.Sketch
 	certificate atomic.Pointer[tls.Certificate] // nil without listen.https
 
@@ -133,6 +134,7 @@ func New(o Options) (*Gateway, error) {
 	if g.topDenied, err = topk.New(topDeniedKeys, 10*time.Minute); err != nil {
 		return nil, fmt.Errorf("make the list of denied keys: %w", err)
 	}
+	g.sockets = newTally[string](cfg.Store.MemoryMaxKeys, g.telemetry.Overflow)
 	g.edgeStore, err = memory.New(memory.Options{
 		MaxKeys: cfg.Store.MemoryMaxKeys, Hooks: memory.Hooks{Overflow: g.telemetry.Overflow},
 	})

@@ -24,13 +24,14 @@ type exchange struct {
 	response response
 	deciding decisionContext // what the store is called with
 
-	route     *route      // nil if none matched
-	to        *url.URL    // what the upstream is asked for; nil for what the client asked for
-	preflight bool        // it only asks whether a page may use the route (CORS)
-	plan      *plan       // nil if the caller has none
-	place     proxy.Place // in flight to the upstream
-	planFrom  planSource  // who says so
-	assumed   *Caller     // who it is, in a rehearsal that is told so; else nil
+	route     *route       // nil if none matched
+	to        *url.URL     // what the upstream is asked for; nil for what the client asked for
+	preflight bool         // it only asks whether a page may use the route (CORS)
+	plan      *plan        // nil if the caller has none
+	place     proxy.Place  // in flight to the upstream
+	socket    held[string] // one of the caller's WebSockets
+	planFrom  planSource   // who says so
+	assumed   *Caller      // who it is, in a rehearsal that is told so; else nil
 	flight    telemetry.Flight
 
 	// Room for the usual number of limits, so that a decision allocates nothing.
@@ -74,7 +75,7 @@ func (s *snapshot) walk(x *exchange, r *http.Request) *httperr.Error {
 	}
 	// 502, 504
 	how := x.route.forward
-	how.To, how.Place = x.to, &x.place
+	how.To, how.Place, how.WebSocket.Until = x.to, &x.place, x.Expires
 	if by := x.route.hashBy; by != nil {
 		how.Key = part(*by, r, &x.Request).Value
 	}
@@ -104,6 +105,10 @@ func (s *snapshot) decide(x *exchange, r *http.Request) *httperr.Error {
 		return refused
 	}
 	s.choosePlan(x)
+	// 429 when the caller has as many WebSockets as it may: it costs nothing either
+	if refused := s.enterSocket(x, r); refused != nil {
+		return refused
+	}
 	// 503 when the upstream takes no more: it costs the caller nothing
 	if refused := x.enter(r); refused != nil {
 		return refused
@@ -118,7 +123,7 @@ func (s *snapshot) begin(w http.ResponseWriter, r *http.Request) *exchange {
 	x.Arrived = time.Now()
 	x.deciding = decisionContext{Context: r.Context(), x: x}
 	x.response = response{
-		ResponseWriter: w, request: r, scope: &x.Request,
+		ResponseWriter: w, request: r, scope: &x.Request, telemetry: s.gw.telemetry,
 		fields: s.cfg.ClientHeaders, leaving: s.gw.draining.Load() && r.ProtoMajor == 1,
 	}
 	return x
@@ -238,7 +243,7 @@ func (s *snapshot) authenticate(x *exchange, r *http.Request) *httperr.Error {
 		p, err = s.auth.Authenticate(r, auth.Check{})
 	}
 	if err == nil {
-		x.AuthMethod, x.User, x.Tenant, x.KeyID, x.TokenPlan = string(p.Method), p.User, p.Tenant, p.KeyID, p.Plan
+		x.AuthMethod, x.User, x.Tenant, x.KeyID, x.TokenPlan, x.Expires = string(p.Method), p.User, p.Tenant, p.KeyID, p.Plan, p.Expires
 		s.gw.telemetry.Auth(x.AuthMethod, telemetry.AuthAccepted)
 		return nil
 	}
@@ -299,6 +304,24 @@ func (s *snapshot) choosePlan(x *exchange) {
 		x.plan, x.Plan = p, p.name
 	}
 }
+
+// enterSocket counts the handshake of a WebSocket to those that the caller has on
+// the route; end counts it out, whatever comes of it.
+func (s *snapshot) enterSocket(x *exchange, r *http.Request) *httperr.Error {
+	may := x.route.sockets
+	if may == 0 || !proxy.AsksForWebSocket(r) {
+		return nil
+	}
+	var ok bool
+	if x.socket, ok = s.gw.sockets.enter(x.Request.Route+" "+partition(perUser, r, &x.Request), may); ok {
+		return nil
+	}
+	s.gw.telemetry.WebSocketRefused()
+	return tooManySockets(may)
+}
+
+// perUser is who a caller is: the user, else the address.
+var perUser = []config.Dimension{{Kind: config.PerUser}}
 
 // enter takes a place at the upstream; end gives it back, whatever comes of it.
 func (x *exchange) enter(r *http.Request) (refused *httperr.Error) {
@@ -427,6 +450,8 @@ func (s *snapshot) end(x *exchange, r *http.Request, panicked any) {
 	}
 	x.Bytes = x.response.bytes
 	x.place.Leave()
+	x.socket.leave()
+	x.response.socket.Done()
 	x.flight.Done()
 	s.gw.telemetry.Request(r, &x.Request)
 	s.gw.flights.Add(-1)

@@ -50,6 +50,20 @@ func tooManyFailures(wait time.Duration) *httperr.Error {
 	}
 }
 
+// tooManySockets is the answer to a handshake of one that has as many WebSockets
+// open as it may. When one of them ends is not known here; clients that connect anew
+// by themselves are not to do it at once.
+func tooManySockets(may int) *httperr.Error {
+	return &httperr.Error{
+		Status: http.StatusTooManyRequests, Reason: "websocket_connections",
+		Detail:     fmt.Sprintf("As many WebSockets are open as may be at the same time, %d. Close one first.", may),
+		RetryAfter: socketPause,
+	}
+}
+
+// socketPause is when to ask again whether a WebSocket may be opened.
+const socketPause = 5 * time.Second
+
 // denied is the answer to a request that a limit denied (RFC 6585 section 4).
 func denied(x *exchange, ds []ratelimit.Decision) *httperr.Error {
 	violated := ratelimit.Violated(ds)

@@ -118,6 +118,7 @@ func Rehearse(cfg *config.Config, o RehearsalOptions) (*Rehearsal, error) {
 	if o.MaxKeys == 0 {
 		o.MaxKeys = cfg.Store.MemoryMaxKeys
 	}
+	g.sockets = newTally[string](1, func() {}) // there is one at a time
 	var err error
 	if g.topDenied, err = topk.New(topDeniedKeys, 10*time.Minute); err != nil {
 		return nil, fmt.Errorf("make the list of denied keys: %w", err)
@@ -158,6 +159,7 @@ func (h *Rehearsal) Do(a Attempt) Verdict {
 	v := Verdict{Request: &x.Request}
 	v.Refused = h.s.decide(x, a.Request)
 	x.place.Leave()
+	x.socket.leave()
 	x.flight.Done()
 	if v.Refused == nil {
 		v.Delay = ratelimit.Delay(x.response.decisions)

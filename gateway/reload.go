@@ -83,7 +83,7 @@ func (g *Gateway) applyLocked(cfg *config.Config) error {
 	}
 	up, err := makeUpstreams(cfg, g.upstreams, proxy.Hooks{
 		Done: g.upstreamDone, NoRoom: g.telemetry.UpstreamRefused, Circuit: g.circuitChanged, Target: g.targetChanged,
-		Retry: g.telemetry.UpstreamRetry,
+		Retry: g.telemetry.UpstreamRetry, WebSocketEnded: g.webSocketEnded,
 	})
 	if err != nil {
 		return err
@@ -162,6 +162,8 @@ func (g *Gateway) upstreamDone(upstream, target string, status int, _ time.Durat
 	}
 	g.telemetry.UpstreamDone(upstream, target, status, err)
 }
+
+func (g *Gateway) webSocketEnded(_, reason string) { g.telemetry.WebSocketEnded(reason) }
 
 // circuitChanged says, once each time, that an upstream is left alone because it
 // fails, and that it is not any longer.

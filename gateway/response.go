@@ -10,6 +10,7 @@ import (
 	"bouncer/gateway/config"
 	"bouncer/gateway/ratelimit"
 	"bouncer/gateway/scope"
+	"bouncer/gateway/telemetry"
 )
 
 // A response counts what is sent to the client and puts the limits' fields
@@ -29,6 +30,8 @@ type response struct {
 	cost      int64                // what was asked of them, in units
 	fields    config.ClientHeaders
 	leaving   bool // the gateway is being stopped
+	telemetry *telemetry.Telemetry
+	socket    telemetry.Flight // that of a WebSocket, once it is one
 }
 
 // Unwrap is for http.ResponseController.
@@ -60,6 +63,7 @@ func (w *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if err == nil && w.status == 0 {
 		w.status = http.StatusSwitchingProtocols
 		w.finishHeader(w.status)
+		w.socket = w.telemetry.WebSocket(w.scope.Route)
 	}
 	return conn, brw, err
 }

@@ -33,6 +33,7 @@ type route struct {
 	upstream     *proxy.Upstream
 	hashBy       *config.Dimension // what requests of one target have in common; nil for nothing
 	forward      proxy.Forward
+	sockets      int             // WebSockets that a caller may have here at the same time; 0: any number
 	path         *rewrite.Path   // what the upstream gets for the path; nil for the path as it came
 	answer       *rewrite.Fields // what is changed in answers; nil for nothing
 	cors         *cors.Cors      // nil: what browsers are told is the upstream's business

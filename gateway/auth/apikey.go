@@ -83,7 +83,7 @@ func newKeys(list []Key, header string, previous *Authenticator) (*keys, error) 
 		case other != nil:
 			bad("key %q has the same sha256; one key cannot be two callers", other.principal.KeyID)
 		}
-		p := Principal{Method: MethodAPIKey, User: key.User, Tenant: key.Tenant, Plan: key.Plan, KeyID: key.ID}
+		p := Principal{Method: MethodAPIKey, User: key.User, Tenant: key.Tenant, Plan: key.Plan, KeyID: key.ID, Expires: key.Expires}
 		if p.User == "" {
 			p.User = keyUserPrefix + key.ID
 		}

@@ -21,7 +21,7 @@ const (
 // Methods lists every Method.
 func Methods() []Method { return []Method{MethodJWT, MethodCookie, MethodAPIKey} }
 
-// Principal is who is calling. Every field is valid UTF-8 without control
+// Principal is who is calling. Every text is valid UTF-8 without control
 // characters, at most 256 bytes long (User of a key without one: 4 more) and
 // fit for a header field.
 type Principal struct {
@@ -30,6 +30,9 @@ type Principal struct {
 	Tenant string // empty if the credential names none
 	Plan   string // what the credential says; empty if nothing
 	KeyID  string // the API key's id; empty for tokens
+	// Expires is the first instant at which the credential is no longer good, leeway
+	// included; the zero time: never.
+	Expires time.Time
 }
 
 // Bounds on what is looked at. Longer credentials are refused before anything

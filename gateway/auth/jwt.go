@@ -109,6 +109,7 @@ func (t *tokens) verify(token string, now time.Time) (verified, *refusal) {
 		return verified{}, ref
 	}
 	v := verified{principal: p, issuer: index, until: claims.exp.Add(i.leeway)}
+	v.principal.Expires = v.until
 	for _, d := range []*jwt.NumericDate{claims.nbf, claims.iat} {
 		if d != nil && d.Add(-i.leeway).After(v.from) {
 			v.from = d.Add(-i.leeway)

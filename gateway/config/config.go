@@ -371,6 +371,7 @@ type Route struct {
 	CORS                            *CORS
 	MaxBody                         Size          // of a request's body; AnySize: any
 	Timeout                         time.Duration // until an answer begins; 0: as long as the upstream's own take
+	WebSocket                       *WebSocket    // nil: no bounds
 	Pos                             Pos
 }
 

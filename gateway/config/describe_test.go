@@ -52,6 +52,7 @@ var told = map[string]string{
 	"Dimension.Header": "",
 	"Override.Plan":    "",
 	"Target.URL":       "", "Target.Weight": "", "Upstream.HashBy": "balance",
+	"WebSocket.MaxConnections": "websocket", "WebSocket.Idle": "websocket", "WebSocket.Lifetime": "websocket",
 	"Circuit.Errors": "circuit", "Circuit.Window": "circuit", "Circuit.Open": "circuit",
 	"Retries.Attempts": "retries", "Retries.Budget": "retries",
 	"Upstream.ConnectTimeout": "timeout.connect", "Upstream.ResponseHeaderTimeout": "timeout.response_header",
@@ -62,7 +63,7 @@ var told = map[string]string{
 // about one of its fields.
 var partWords = map[string]string{
 	"Listen.HTTPS": "listen.https.address", "Redis.Sentinel": "store.redis.sentinel.master", "Auth.APIKeys": "auth.api_keys.file",
-	"Route.Rewrite": "rewrite.match", "Upstream.TLS": "tls.ca_file", "Route.RequestHeaders": "request_headers", "Route.ResponseHeaders": "response_headers",
+	"Route.Rewrite": "rewrite.match", "Route.WebSocket": "websocket", "Upstream.TLS": "tls.ca_file", "Route.RequestHeaders": "request_headers", "Route.ResponseHeaders": "response_headers",
 }
 
 // onlySome are fields that stand in some things of their kind, and mean nothing

@@ -246,6 +246,7 @@ func TestGoodFilesLoad(t *testing.T) {
 			Headers: []string{"Content-Type"}, Expose: []string{"ETag"}, Credentials: true, MaxAge: 10 * time.Minute,
 		},
 		MaxBody: 10 << 20, Timeout: 5 * time.Second,
+		WebSocket: &WebSocket{MaxConnections: 5, Idle: 5 * time.Minute, Lifetime: day},
 	})
 	equal("headers", c.Routes[6].Headers, []rewrite.Field{{Name: "Accept-Version", Value: "2"}, {Name: "X-Beta", Value: "yes"}})
 	equal("another path", c.Routes[7], &Route{

@@ -26,6 +26,9 @@ func (r *routeDecl) readReshaping(o *object) {
 	if v, ok := o.get("timeout", "a duration such as 30s"); ok {
 		r.Timeout, _ = v.duration(time.Millisecond, day)
 	}
+	if v, ok := o.get("websocket", wantedWebSocket); ok {
+		r.WebSocket = v.webSocket()
+	}
 	if v, ok := o.get("strip_prefix", "a path such as /api"); ok {
 		r.readStripPrefix(v)
 	}
@@ -315,6 +318,7 @@ func describeReshaping(d *differ, what string, a, b *Route) {
 	d.change(what+" cors", a.CORS.text(), b.CORS.text())
 	d.change(what+" max_body", a.MaxBody.String(), b.MaxBody.String())
 	d.change(what+" timeout", orNone(a.Timeout), orNone(b.Timeout))
+	d.change(what+" websocket", a.WebSocket.text(), b.WebSocket.text())
 }
 
 func describeChanges(d *differ, what string, a, b *rewrite.Changes) {
@@ -421,6 +425,7 @@ func (m mapping) reshaping(r *Route) {
 	if r.Timeout > 0 {
 		m.duration("timeout", r.Timeout)
 	}
+	m.webSocket(r.WebSocket)
 }
 
 func (m mapping) changes(name string, c *rewrite.Changes) {

@@ -198,6 +198,11 @@ func routeSchema() schema {
 		"cors":             corsSchema(),
 		"max_body":         anyOf(written(sizePattern.String(), wantedSize), schema{"type": "integer", "minimum": 0}).says("The largest body of a request: bytes, or KB, MB, GB, KiB, MiB, GiB; beyond it 413. Default: any."),
 		"timeout":          def("duration").says("Until the answer begins, with all of sending and connecting, 1ms to 1d; then 504. Default: what the upstream's own timeouts allow."),
+		"websocket": fields(map[string]schema{
+			"max_connections": whole(1, math.MaxInt32).says("How many one caller may have open at the same time on one instance; a further handshake is 429, not charged. Default: any number."),
+			"idle":            def("duration").says("One on which nothing comes for so long, from either side, is ended, 1s to 30d. Default: none is."),
+			"lifetime":        def("duration").says("One that is so old is ended, 1s to 30d. Default: none is."),
+		}).says("Bounds of WebSockets. The route's timeout ends none, and an expired credential ends its own."),
 	}, "name", "path", "upstream").with("not", schema{"required": []string{"strip_prefix", "rewrite"}}).says("Requests that go to one upstream, and what they cost.")
 }
 

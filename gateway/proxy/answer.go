@@ -203,6 +203,7 @@ func (x *exchange) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, rw, err := http.NewResponseController(x.answer.w).Hijack()
 	if err == nil {
 		x.started = true
+		conn = x.tunnel.open(conn)
 	}
 	return conn, rw, err
 }

@@ -32,7 +32,9 @@
 // ordinary one: so no tunnel is opened past the gateway, and clients that offer
 // h2c on every plain connection, as Java's do, are served all the same.
 // CONNECT and TRACE are refused with 501. To a target that speaks HTTP/2 in the
-// clear (h2c) no WebSocket is offered either.
+// clear (h2c) no WebSocket is offered either. What goes through a WebSocket is passed
+// on as it is; its frames are followed, so that one that has to end (Forward.WebSocket,
+// or the request's context) is ended by a Close frame where a frame ends.
 //
 // # What happens when things fail
 //

@@ -38,6 +38,9 @@ type Forward struct {
 	// is before it: connecting, other targets, and the client's sending of its
 	// body. 0 for none but those of the upstream.
 	Timeout time.Duration
+	// WebSocket bounds what becomes of the request if it is a handshake. Timeout does
+	// not: it is over when the answer has begun.
+	WebSocket WebSocket
 	// Key is what Hash goes by: requests with the same one go to the same target.
 	Key string
 	// Place is where [Upstream.Enter] let the request in, which is told whether there
@@ -125,6 +128,7 @@ type exchange struct {
 
 	interim  http.Header // collects the fields of a 1xx answer
 	switched http.Header // the fields of a 101, until it is sent
+	tunnel   *tunnel     // what a 101 makes of the connections
 	answer   answer
 }
 
@@ -220,7 +224,7 @@ func (x *exchange) reset() {
 	x.tried, x.rounds, x.repeats = 0, 0, 0
 	x.upload, x.stop, x.deadline = nil, nil, nil
 	x.err, x.answered, x.started, x.finished = nil, false, false, false
-	x.interim, x.switched = nil, nil
+	x.interim, x.switched, x.tunnel = nil, nil, nil
 	x.answer.w, x.answer.body, x.answer.stop = nil, nil, nil
 	x.answer.pending, x.answer.drained, x.answer.waiting = false, false, false
 	x.answer.readErr, x.answer.held, x.answer.writeErr = nil, nil, nil
@@ -329,7 +333,13 @@ func (x *exchange) arrived(res *http.Response) error {
 		if !x.webSocket {
 			return errors.New("the upstream switched protocols unasked")
 		}
+		upstream, ok := res.Body.(io.ReadWriteCloser)
+		if !ok {
+			return errors.New("the upstream's connection cannot be written to after the switch")
+		}
 		x.switched = res.Header
+		x.tunnel = newTunnel(x.client.Context(), upstream, x.forward.WebSocket, x.socketEnded())
+		res.Body = upstreamSide{x.tunnel}
 		return nil
 	}
 	if res.StatusCode < 200 || res.StatusCode > 599 {
@@ -349,6 +359,15 @@ func (x *exchange) arrived(res *http.Response) error {
 		res.ContentLength = 0
 	}
 	return nil
+}
+
+// socketEnded is whom a tunnel tells that the gateway ends it, and why.
+func (x *exchange) socketEnded() func(why string) {
+	told, upstream := x.u.hooks.WebSocketEnded, x.u.name
+	if told == nil {
+		return nil
+	}
+	return func(why string) { told(upstream, why) }
 }
 
 // failed is ReverseProxy's error handler. It writes nothing.

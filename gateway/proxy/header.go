@@ -296,10 +296,15 @@ func (o *Forward) refuse(r *http.Request) (webSocket bool, e *httperr.Error) {
 			}
 		}
 	}
-	// RFC 6455 section 4.1: a GET over HTTP/1.1, and nothing else on offer.
-	webSocket = r.Method == http.MethodGet && r.ProtoMajor == 1 && r.ProtoMinor == 1 && r.ContentLength == 0 &&
-		len(offers) == 1 && strings.EqualFold(offers[0], "websocket")
-	return webSocket, nil
+	return AsksForWebSocket(r), nil
+}
+
+// AsksForWebSocket reports whether r is the handshake of a WebSocket (RFC 6455
+// section 4.1): a GET over HTTP/1.1 that offers nothing else.
+func AsksForWebSocket(r *http.Request) bool {
+	offers := r.Header["Upgrade"]
+	return len(offers) == 1 && strings.EqualFold(offers[0], "websocket") &&
+		r.Method == http.MethodGet && r.ProtoMajor == 1 && r.ProtoMinor == 1 && r.ContentLength == 0
 }
 
 func printable(s string) bool {

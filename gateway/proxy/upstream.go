@@ -89,6 +89,9 @@ type Hooks struct {
 	// Retry is called for each further attempt that [Retries] make, with RetryDone, and
 	// for each that they would have made, but for the budget, with RetryBudget.
 	Retry func(upstream, outcome string)
+	// WebSocketEnded is called when the gateway ends a WebSocket, with the reason:
+	// idle, lifetime, credential or shutdown.
+	WebSocketEnded func(upstream, reason string)
 }
 
 // ErrClient marks errors that are the client's doing: it left, or its body

@@ -34,8 +34,9 @@ type Request struct {
 	User       string
 	Tenant     string
 	KeyID      string
-	TokenPlan  string // what the credential says; the plan stage decides
-	AuthError  error  // why a credential was refused; for the log only
+	TokenPlan  string    // what the credential says; the plan stage decides
+	Expires    time.Time // when the credential ends; zero: never, or there is none
+	AuthError  error     // why a credential was refused; for the log only
 
 	// Set by the plan stage.
 	Plan string

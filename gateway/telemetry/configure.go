@@ -75,6 +75,7 @@ func (t *Telemetry) routesLocked(old map[string]*route, names []string) map[stri
 		t.duration.Delete(gone)
 		t.added.Delete(gone)
 		t.inFlight.Delete(gone)
+		t.sockets.Delete(gone)
 	}
 	return next
 }

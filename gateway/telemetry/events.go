@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// A Flight is one request being served.
+// A Flight is one request being served, or one WebSocket that is open.
 type Flight struct{ gauge prometheus.Gauge }
 
 // InFlight counts a request of route in; Done of the result counts it out. It
@@ -25,6 +25,25 @@ func (t *Telemetry) InFlight(route string) Flight {
 func (f Flight) Done() {
 	if f.gauge != nil {
 		f.gauge.Dec()
+	}
+}
+
+// WebSocket counts a WebSocket of route in, as InFlight does a request.
+func (t *Telemetry) WebSocket(route string) Flight {
+	g := t.route(route).sockets
+	g.Inc()
+	return Flight{gauge: g}
+}
+
+// WebSocketRefused counts a handshake of a caller that has as many WebSockets open
+// as it may.
+func (t *Telemetry) WebSocketRefused() { t.noSocket.Inc() }
+
+// WebSocketEnded counts a WebSocket that the gateway ended: idle, lifetime,
+// credential or shutdown. Any other reason is not counted.
+func (t *Telemetry) WebSocketEnded(reason string) {
+	if c := t.socketsEnded[reason]; c != nil {
+		c.Inc()
 	}
 }
 
@@ -88,7 +107,8 @@ func (t *Telemetry) FallbackActive(active bool) {
 	}
 }
 
-// Overflow counts a charge made to the overflow budget of a full table.
+// Overflow counts what was counted in a budget shared with others, because a table
+// was full.
 func (t *Telemetry) Overflow() { t.overflow.Inc() }
 
 // LeaseBlocks says that so many blocks more, or less, are held.

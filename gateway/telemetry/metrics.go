@@ -35,6 +35,8 @@ type metrics struct {
 	noRoom     *prometheus.CounterVec // upstream, reason
 	retries    *prometheus.CounterVec // upstream, outcome
 	certExpiry *prometheus.GaugeVec   // subject
+	sockets    *prometheus.GaugeVec   // route
+	noSocket   prometheus.Counter
 
 	// Those with fixed labels, all there from the start; never changed.
 	storeErrors map[string]prometheus.Counter // by kind
@@ -43,6 +45,7 @@ type metrics struct {
 	rejected    prometheus.Counter
 
 	fallbackUnits map[string]prometheus.Counter // by outcome
+	socketsEnded  map[string]prometheus.Counter // by reason
 }
 
 type authLabels struct{ method, outcome string }
@@ -54,6 +57,9 @@ const (
 	AuthMissing     = "missing"       // no credential where one is required
 	AuthNotLookedAt = "not_looked_at" // the address has failed too often
 )
+
+// socketEndings are why the gateway ends a WebSocket.
+var socketEndings = [...]string{"idle", "lifetime", "credential", "shutdown"}
 
 // authNone is the method of an attempt that had, or was looked at for, none.
 const authNone = "none"
@@ -120,7 +126,7 @@ func newMetrics(reg prometheus.Registerer, o *Options, dropped func() int64) met
 		fallback: prometheus.NewGaugeVec(gauge("gateway_fallback_active",
 			"1 while the shared store is taken to be away, for each mode that a route uses."), []string{"mode"}),
 		overflow: prometheus.NewCounter(counter("gateway_store_overflow_total",
-			"Charges made to the shared overflow budget because the in-process table was full.")),
+			"Charges, WebSockets and connections that were counted in a budget shared with others because a table in this process was full.")),
 		unknown: prometheus.NewCounter(counter("gateway_unknown_plan_total",
 			"Callers whose credential names a plan that does not exist, given the default plan.")),
 		leased: prometheus.NewGauge(gauge("gateway_lease_blocks",
@@ -151,15 +157,25 @@ func newMetrics(reg prometheus.Registerer, o *Options, dropped func() int64) met
 			"1 where limits are counted in a store that instances share, 0 where this one counts alone, in its own memory.")),
 		certExpiry: prometheus.NewGaugeVec(gauge("gateway_certificate_expiry_timestamp_seconds",
 			"When a certificate that the gateway presents expires, Unix time."), []string{"subject"}),
+		sockets: prometheus.NewGaugeVec(gauge("gateway_websockets",
+			"WebSockets that are open."), []string{"route"}),
+		noSocket: prometheus.NewCounter(counter("gateway_websockets_refused_total",
+			"Handshakes of callers that had as many WebSockets open as they may.")),
 		storeErrors: make(map[string]prometheus.Counter),
 		auth:        make(map[authLabels]prometheus.Counter),
 
 		fallbackUnits: make(map[string]prometheus.Counter),
+		socketsEnded:  make(map[string]prometheus.Counter),
 	}
 	units := prometheus.NewCounterVec(counter("gateway_fallback_units_total",
 		"Units of limits admitted without the shared store, by what became of them."), []string{"outcome"})
 	for _, outcome := range o.FallbackOutcomes {
 		m.fallbackUnits[outcome] = units.WithLabelValues(clean(outcome))
+	}
+	ended := prometheus.NewCounterVec(counter("gateway_websockets_ended_total",
+		"WebSockets that the gateway ended, by why: idle, lifetime, credential (expired) or shutdown."), []string{"reason"})
+	for _, reason := range socketEndings {
+		m.socketsEnded[reason] = ended.WithLabelValues(reason)
 	}
 	storeErrors := prometheus.NewCounterVec(counter("gateway_store_errors_total",
 		"Calls of the shared store that failed, by what went wrong: decisions, refunds, and what instances tell each other."), []string{"kind"})
@@ -193,7 +209,7 @@ func newMetrics(reg prometheus.Registerer, o *Options, dropped func() int64) met
 		m.requests, m.duration, m.added, m.inFlight, m.decisions, m.remaining, m.storeTook,
 		m.fallback, m.overflow, m.unknown, m.leased, m.stranded, m.leasesFull, m.instances, m.upRequests, m.up,
 		m.lastOK, m.lastOKTime, m.configInfo, m.shared, m.circuit, m.noRoom, m.retries, m.certExpiry,
-		storeErrors, units, auth, reloads, logDropped, denials, pushedOut,
+		m.sockets, m.noSocket, ended, storeErrors, units, auth, reloads, logDropped, denials, pushedOut,
 	)
 	return m
 }

@@ -27,6 +27,7 @@ type route struct {
 	name            string
 	duration, added prometheus.Observer
 	inFlight        prometheus.Gauge
+	sockets         prometheus.Gauge
 	requests        [len(methodLabels)][maxCodes]cell
 
 	retired bool // its series are deleted; guarded by Telemetry.mu
@@ -64,6 +65,7 @@ func (t *Telemetry) newRoute(name string) *route {
 		duration: t.duration.WithLabelValues(label),
 		added:    t.added.WithLabelValues(label),
 		inFlight: t.inFlight.WithLabelValues(label),
+		sockets:  t.sockets.WithLabelValues(label),
 	}
 }
 
