@@ -74,6 +74,7 @@ type Gateway struct {
 	edgeStore   *memory.Store
 	denied      *denycache.Cache // what Redis has denied
 	sockets     *tally[string]   // WebSockets, by route and caller
+	connections *tally[netip.Prefix]
 	topDenied   *topk.Sketch
 	certificate atomic.Pointer[tls.Certificate] // nil without listen.https
 
@@ -89,6 +90,7 @@ type Gateway struct {
 	instance string // the name of this process among those that share a store
 
 	untrusted    rate.Sometimes // bounds the warning about a proxy nobody trusts
+	crowded      rate.Sometimes // and the one about an address with too many connections
 	unsaid       rate.Sometimes // and about one that does not say who its client is
 	boardWarning rate.Sometimes // and that about a board nobody can write to
 
@@ -122,6 +124,7 @@ func New(o Options) (*Gateway, error) {
 	g.instance = crand.Text()
 	g.boardWarning = rate.Sometimes{First: 1, Interval: time.Hour}
 	g.untrusted = rate.Sometimes{First: 1, Interval: time.Hour}
+	g.crowded = rate.Sometimes{First: 1, Interval: time.Minute}
 	g.unsaid = rate.Sometimes{First: 1, Interval: time.Hour}
 	var err error
 	if g.denied, err = denycache.New(denycache.Options{}); err != nil {
@@ -135,6 +138,7 @@ func New(o Options) (*Gateway, error) {
 		return nil, fmt.Errorf("make the list of denied keys: %w", err)
 	}
 	g.sockets = newTally[string](cfg.Store.MemoryMaxKeys, g.telemetry.Overflow)
+	g.connections = newTally[netip.Prefix](cfg.Store.MemoryMaxKeys, g.telemetry.Overflow)
 	g.edgeStore, err = memory.New(memory.Options{
 		MaxKeys: cfg.Store.MemoryMaxKeys, Hooks: memory.Hooks{Overflow: g.telemetry.Overflow},
 	})
@@ -198,6 +202,30 @@ func (g *Gateway) warnUntrusted(peer netip.Addr, header string) {
 func (g *Gateway) saysClient(peer net.Addr) bool {
 	s := g.current.Load()
 	return s.cfg.ClientIP.ProxyProtocol && s.clientIP.Trusts(peer.String())
+}
+
+// enterConnection counts a connection to those of the client's address, unless that
+// has as many as it may under the configuration in force.
+func (g *Gateway) enterConnection(client net.Addr) (leave func(), ok bool) {
+	s := g.current.Load()
+	may := s.cfg.Listen.MaxConnectionsPerIP
+	if may == 0 {
+		return nil, true
+	}
+	own, counted := s.clientIP.Own(client.String())
+	if !counted {
+		return nil, true
+	}
+	h, ok := g.connections.enter(own, may)
+	if !ok {
+		g.telemetry.ConnectionRefused()
+		g.crowded.Do(func() {
+			g.log.Warn("an address has as many connections as it may, and further ones are closed; if it is a proxy of yours, add it to client_ip.trusted_proxies (said once a minute; gateway_connections_refused_total counts them)",
+				"address", own.String(), "max_connections_per_ip", may)
+		})
+		return nil, false
+	}
+	return h.leave, true
 }
 
 // warnUnsaid tells the operator why connections of a proxy come to nothing.

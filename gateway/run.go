@@ -170,6 +170,7 @@ func (g *Gateway) listen(inFlight context.Context, cfg *config.Config) (public, 
 func (g *Gateway) guard(f *front, o door.Options) {
 	o.HeaderTimeout, o.BodyTimeout = headTimeout, idleTimeout
 	o.MaxHeader, o.MaxFields = maxHeaderBytes, maxFields
+	o.Enter = g.enterConnection
 	o.Proxied = g.saysClient
 	o.ProxyFailed = g.warnUnsaid
 	o.HandshakeFailed = func(client net.Addr, err error) {

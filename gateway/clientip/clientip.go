@@ -154,6 +154,22 @@ func (r *Resolver) Trusts(peer string) bool {
 	return len(r.trusted) > 0 && (local || r.trusts(a))
 }
 
+// Own returns the addresses that are one client for limits and that a peer, named as
+// in http.Request.RemoteAddr, is among. It is not ok for a trusted proxy, which speaks
+// for many, and for a peer without an address, behind a unix socket.
+func (r *Resolver) Own(peer string) (own netip.Prefix, ok bool) {
+	a, local := parsePeer(peer)
+	if local || !a.IsValid() || r.trusts(a) {
+		return netip.Prefix{}, false
+	}
+	bits := a.BitLen()
+	if a.Is6() {
+		bits = r.ipv6Prefix
+	}
+	own, err := a.Prefix(bits)
+	return own, err == nil
+}
+
 // trusts reports whether a folded address is a trusted proxy's.
 func (r *Resolver) trusts(a netip.Addr) bool {
 	i, found := slices.BinarySearchFunc(r.trusted, a, func(p netip.Prefix, a netip.Addr) int {

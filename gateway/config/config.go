@@ -71,6 +71,9 @@ type Listen struct {
 	HTTP  string // empty: none
 	HTTPS *HTTPS // nil: none
 	Admin string // default 127.0.0.1:9090
+	// MaxConnectionsPerIP is how many connections HTTP and HTTPS together take from
+	// one address; 0: any number.
+	MaxConnectionsPerIP int
 }
 
 // HTTPS is a TLS listener with certificate files.

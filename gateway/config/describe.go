@@ -139,6 +139,7 @@ func settings(a, b *Config) []setting {
 		both("listen.https.cert_file", https(func(h *HTTPS) string { return h.CertFile })),
 		both("listen.https.key_file", https(func(h *HTTPS) string { return h.KeyFile })),
 		restart(both("listen.admin", func(c *Config) string { return c.Listen.Admin })),
+		both("listen.max_connections_per_ip", func(c *Config) string { return orAny(c.Listen.MaxConnectionsPerIP) }),
 		both("admin.token_file", func(c *Config) string { return c.Admin.TokenFile }),
 		both("shutdown_timeout", func(c *Config) string { return formatDuration(c.ShutdownTimeout) }),
 		both("drain_delay", func(c *Config) string { return formatDuration(c.DrainDelay) }),

@@ -155,7 +155,8 @@ func TestGoodFilesLoad(t *testing.T) {
 	}
 	equal("listen", c.Listen, Listen{
 		HTTP: ":8080", Admin: "127.0.0.1:9090",
-		HTTPS: &HTTPS{Address: ":8443", CertFile: in("cert.pem"), KeyFile: in("key.pem")},
+		HTTPS:               &HTTPS{Address: ":8443", CertFile: in("cert.pem"), KeyFile: in("key.pem")},
+		MaxConnectionsPerIP: 200,
 	})
 	equal("admin", c.Admin, Admin{Token: Secret("correct horse"), TokenFile: in("admin-token")})
 	equal("times", []time.Duration{c.ShutdownTimeout, c.DrainDelay}, []time.Duration{30 * time.Second, 90 * time.Second})

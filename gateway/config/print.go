@@ -140,6 +140,7 @@ func (c *Config) routesNode() *yaml.Node {
 		l.node("https", n.n)
 	}
 	l.text("admin", c.Listen.Admin)
+	l.number("max_connections_per_ip", int64(c.Listen.MaxConnectionsPerIP))
 	m.node("listen", l.n)
 	if c.Admin.TokenFile != "" {
 		n := newMapping(true)

@@ -133,7 +133,7 @@ func (f *routesFile) readListen(top *object) {
 		return
 	}
 	f.adminAt = v
-	o, ok := v.object("http, https and admin")
+	o, ok := v.object("http, https, admin and max_connections_per_ip")
 	if !ok {
 		return
 	}
@@ -148,6 +148,10 @@ func (f *routesFile) readListen(top *object) {
 		if l.HTTPS, at = readHTTPS(h); l.HTTPS != nil {
 			publicAt = append(publicAt, at)
 		}
+	}
+	if v, ok := o.get("max_connections_per_ip", "a number of connections"); ok {
+		n, _ := v.integer(0, math.MaxInt32)
+		l.MaxConnectionsPerIP = int(n)
 	}
 	if !o.has("http") && !o.has("https") {
 		v.missing("http", wantedAddress+", or https")

@@ -19,7 +19,8 @@ func routesSchema() schema {
 				"cert_file": def("text").says("PEM file with the certificate and its chain. A renewed one is taken over without a restart."),
 				"key_file":  def("text").says("PEM file with the private key of the certificate."),
 			}, "address", "cert_file", "key_file").says("A TLS listener; HTTP/2 is offered."),
-			"admin": def("address").or("127.0.0.1:9090").says("Where metrics, probes and the status page are: host:port, :port or unix:/path. Never the public address. Needs a restart to change."),
+			"admin":                  def("address").or("127.0.0.1:9090").says("Where metrics, probes and the status page are: host:port, :port or unix:/path. Never the public address. Needs a restart to change."),
+			"max_connections_per_ip": whole(0, math.MaxInt32).or(0).says("How many connections http and https together take from one address, as ipv6_prefix makes one; more are closed at once. Trusted proxies have any number. 0: any number."),
 		}).with("anyOf", either("http", "https")).says("Where the gateway listens."),
 		"admin": fields(map[string]schema{
 			"token_file": def("text").says("File with the token for everything on the admin listener but /healthz, /readyz and /metrics. Required where that listener is not on loopback."),
@@ -37,7 +38,7 @@ func routesSchema() schema {
 			says("Whose word counts for the client's address."),
 		"store": fields(map[string]schema{
 			"memory": fields(map[string]schema{
-				"max_keys": whole(1, math.MaxInt32).or(1_000_000).says("Entries in each of the two tables in memory. Needs a restart to change."),
+				"max_keys": whole(1, math.MaxInt32).or(1_000_000).says("Entries in each table in memory. Needs a restart to change."),
 			}).says("The tables in this process: the store where there is no Redis, and what stands in while it is away."),
 			"redis": redisSchema(),
 		}).says("Where limits are counted. Left out: in this process, which is right for one instance."),

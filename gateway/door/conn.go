@@ -37,6 +37,7 @@ type conn struct {
 
 	held    []byte    // was read and not passed on yet
 	ready   int       // how much of it may be
+	entered bool      // it was asked whether there is a place for it
 	unread  bool      // held has to be looked at once more
 	silent  bool      // it has sent no request; net/http tells of its states one by one
 	due     time.Time // when the head that has begun has to be whole; zero if none has
@@ -93,6 +94,12 @@ func (c *conn) Read(p []byte) (int, error) {
 // direct reads with nothing held, as is usual, and passes on what may pass where
 // it lies. 0 without an error means that there is something held now, or refused.
 func (c *conn) direct(p []byte) (int, error) {
+	if !c.entered {
+		if c.entered = true; !admitted(c.Conn, c.o) {
+			c.framing.state = over // net/http may ask again
+			return 0, io.EOF
+		}
+	}
 	n, err := c.read(p)
 	if n == 0 {
 		if err != nil && c.framing.first {

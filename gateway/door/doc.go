@@ -35,6 +35,8 @@
 //     body of which nothing comes for Options.BodyTimeout ends its connection.
 //   - Whom a connection comes from is believed of those proxies only that
 //     Options.Proxied names, and they have to say it.
+//   - A connection for which Options.Enter has no place is closed before anything is
+//     read from it; where a proxy says whom it comes from, when it has said so.
 //   - A TLS handshake ends within Options.HeaderTimeout and keeps nobody else
 //     waiting.
 //

@@ -29,6 +29,10 @@ type Options struct {
 	MaxHeader int
 	// MaxFields is how many field lines it may have.
 	MaxFields int
+	// Enter, if not nil, decides about each connection, by the address of whom it
+	// comes from, before its TLS handshake: it is closed unless ok. leave, if not nil,
+	// is called once, when it is closed. It must not wait.
+	Enter func(client net.Addr) (leave func(), ok bool)
 	// Proxied, if not nil, reports whether a peer is a proxy that says in a header
 	// of the PROXY protocol whom a connection comes from. It is asked for each
 	// connection.
@@ -37,12 +41,15 @@ type Options struct {
 	// without a good header, and that were closed for it.
 	ProxyFailed func(peer net.Addr)
 	// HandshakeFailed, if not nil, is told of TLS handshakes that came to nothing.
-	// All three must be safe for concurrent use.
+	// All of these must be safe for concurrent use.
 	HandshakeFailed func(client net.Addr, err error)
 }
 
 // Over returns a listener whose connections let in only what is well formed.
 func Over(l net.Listener, o Options) net.Listener {
+	if o.Enter != nil {
+		l = &crowdListener{Listener: l, o: &o}
+	}
 	if o.Proxied != nil {
 		l = proxied(l, &o)
 	}
@@ -202,6 +209,10 @@ func (l *tlsListener) pass(a accepted) {
 
 // handshake returns the connection that is to be served, or nil if there is none.
 func (l *tlsListener) handshake(c net.Conn) net.Conn {
+	if !admitted(c, l.o) {
+		_ = c.Close()
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(l.open, l.o.HeaderTimeout)
 	defer cancel()
 	secure := tls.Server(c, l.o.TLS)

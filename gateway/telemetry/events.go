@@ -39,6 +39,10 @@ func (t *Telemetry) WebSocket(route string) Flight {
 // as it may.
 func (t *Telemetry) WebSocketRefused() { t.noSocket.Inc() }
 
+// ConnectionRefused counts a connection that was closed because its address has as
+// many as it may.
+func (t *Telemetry) ConnectionRefused() { t.noPlace.Inc() }
+
 // WebSocketEnded counts a WebSocket that the gateway ended: idle, lifetime,
 // credential or shutdown. Any other reason is not counted.
 func (t *Telemetry) WebSocketEnded(reason string) {

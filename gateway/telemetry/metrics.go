@@ -37,6 +37,7 @@ type metrics struct {
 	certExpiry *prometheus.GaugeVec   // subject
 	sockets    *prometheus.GaugeVec   // route
 	noSocket   prometheus.Counter
+	noPlace    prometheus.Counter
 
 	// Those with fixed labels, all there from the start; never changed.
 	storeErrors map[string]prometheus.Counter // by kind
@@ -161,6 +162,8 @@ func newMetrics(reg prometheus.Registerer, o *Options, dropped func() int64) met
 			"WebSockets that are open."), []string{"route"}),
 		noSocket: prometheus.NewCounter(counter("gateway_websockets_refused_total",
 			"Handshakes of callers that had as many WebSockets open as they may.")),
+		noPlace: prometheus.NewCounter(counter("gateway_connections_refused_total",
+			"Connections that were closed because their address had as many as it may.")),
 		storeErrors: make(map[string]prometheus.Counter),
 		auth:        make(map[authLabels]prometheus.Counter),
 
@@ -209,7 +212,7 @@ func newMetrics(reg prometheus.Registerer, o *Options, dropped func() int64) met
 		m.requests, m.duration, m.added, m.inFlight, m.decisions, m.remaining, m.storeTook,
 		m.fallback, m.overflow, m.unknown, m.leased, m.stranded, m.leasesFull, m.instances, m.upRequests, m.up,
 		m.lastOK, m.lastOKTime, m.configInfo, m.shared, m.circuit, m.noRoom, m.retries, m.certExpiry,
-		m.sockets, m.noSocket, ended, storeErrors, units, auth, reloads, logDropped, denials, pushedOut,
+		m.sockets, m.noSocket, m.noPlace, ended, storeErrors, units, auth, reloads, logDropped, denials, pushedOut,
 	)
 	return m
 }
