@@ -93,7 +93,7 @@ func uncommented(text string, fields ...string) string {
 // shows in a comment.
 func TestShippedComments(t *testing.T) {
 	text := uncommented(read(t, "routes.yaml"),
-		"admin: {token_file", "username:", "password_file:", "host:",
+		"admin: {token_file", "username:", "password_file:", "host:", "health:",
 		"jwt:", "  - issuer:", "    audience:", "    algorithms:", "    public_key_file:", "    cookie:", "    leeway:", "    claims:")
 	dir := write(t, map[string]string{
 		"routes.yaml": text, "plans.yaml": read(t, "plans.yaml"), "keys.yaml": read(t, "keys.yaml"),

@@ -323,11 +323,16 @@ func makeUpstreams(cfg *config.Config, old map[string]*pooled, hooks proxy.Hooks
 		for i, t := range c.Targets {
 			targets[i] = proxy.Target{URL: t.URL, Weight: t.Weight}
 		}
-		u, err := proxy.New(proxy.Options{
+		o := proxy.Options{
 			Name: c.Name, Targets: targets, TLS: tlsConfig, Balance: c.Balance,
 			ConnectTimeout: c.ConnectTimeout, ResponseHeaderTimeout: c.ResponseHeaderTimeout, IdleTimeout: c.IdleTimeout,
-			MaxInFlight: c.MaxInFlight, Circuit: circuitOf(c.Circuit), Retries: retriesOf(c.Retries), Hooks: hooks,
-		})
+			MaxInFlight: c.MaxInFlight, Circuit: circuitOf(c.Circuit), Retries: retriesOf(c.Retries),
+			Health: healthOf(c.Health), SlowStart: c.SlowStart, Hooks: hooks,
+		}
+		if p := old[c.Name]; p != nil {
+			o.Previous = p.upstream
+		}
+		u, err := proxy.New(o)
 		if err != nil {
 			return nil, fmt.Errorf("upstreams.%s: %w", c.Name, err)
 		}
@@ -348,6 +353,13 @@ func retriesOf(c *config.Retries) *proxy.Retries {
 		return nil
 	}
 	return &proxy.Retries{Attempts: c.Attempts, Budget: float64(c.Budget) / 100}
+}
+
+func healthOf(c *config.Health) *proxy.Health {
+	if c == nil {
+		return nil
+	}
+	return &proxy.Health{Path: c.Path, Interval: c.Interval, Timeout: c.Timeout, Healthy: c.Healthy, Unhealthy: c.Unhealthy}
 }
 
 // sameUpstream compares all but where it stands in the file.

@@ -54,7 +54,7 @@ const (
 
 // Examine asks the real parts that cfg names whether they can do their work: it
 // connects to the store and takes one unit of a key of its own, connects to each
-// upstream, and reads the certificates. It serves nothing and changes nothing. It
+// upstream and makes its health check, and reads the certificates. It serves nothing and changes nothing. It
 // ends when ctx does, and within some seconds in any case.
 func Examine(ctx context.Context, cfg *config.Config) []Finding {
 	var e examination
@@ -188,17 +188,18 @@ func (e *examination) server(f redisstore.Facts, c *config.Redis) {
 	}
 }
 
-// upstreams connects to every target, all at once.
+// upstreams connects to every target, and asks whether it is well, all at once.
 func (e *examination) upstreams(ctx context.Context, cfg *config.Config) {
 	type look struct {
 		upstream *config.Upstream
-		target   *url.URL
+		index    int
 		found    Finding
 	}
+	made, _ := makeUpstreams(cfg, nil, proxy.Hooks{}) // an error is that of a handshake below
 	var looks []*look
 	for _, u := range cfg.Upstreams {
-		for _, t := range u.Targets {
-			looks = append(looks, &look{upstream: u, target: t.URL})
+		for i := range u.Targets {
+			looks = append(looks, &look{upstream: u, index: i})
 		}
 	}
 	var wg sync.WaitGroup
@@ -207,7 +208,16 @@ func (e *examination) upstreams(ctx context.Context, cfg *config.Config) {
 		wg.Go(func() {
 			places <- struct{}{}
 			defer func() { <-places }()
-			l.found = reach(ctx, l.upstream, l.target)
+			target := l.upstream.Targets[l.index].URL
+			l.found = reach(ctx, l.upstream, target)
+			if p := made[l.upstream.Name]; p != nil && l.found.Level == LevelOK && l.upstream.Health != nil {
+				if err := p.upstream.Check(ctx, l.index); err != nil {
+					l.found.Level, l.found.What = LevelFail, fmt.Sprintf("%s: %v", proxy.TargetName(target), err)
+					l.found.Hint = "see why it says so; until it does not, it gets requests only while no other target is well"
+				} else {
+					l.found.What += ", and is well (" + l.upstream.Health.Path + ")"
+				}
+			}
 		})
 	}
 	wg.Wait()
@@ -217,7 +227,7 @@ func (e *examination) upstreams(ctx context.Context, cfg *config.Config) {
 }
 
 // reach connects to one target as the proxy would, and sends no request: what
-// one does is not for us to know.
+// one does is not for us to know, but for that of a health check.
 func reach(ctx context.Context, u *config.Upstream, target *url.URL) Finding {
 	ctx, cancel := context.WithTimeout(ctx, u.ConnectTimeout)
 	defer cancel()

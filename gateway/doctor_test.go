@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"math/big"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -160,6 +162,20 @@ func TestTheDoctorSaysWhatIsWrongWithAnUpstream(t *testing.T) {
 	address := l.Addr().String()
 	_ = l.Close()
 	wantFinding(t, examine(t, address, ""), LevelFail, "upstream api", address, "nobody listens")
+}
+
+// It asks what the gateway asks.
+func TestTheDoctorMakesTheHealthCheck(t *testing.T) {
+	t.Parallel()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/well" {
+			w.WriteHeader(http.StatusTeapot)
+		}
+	}))
+	t.Cleanup(s.Close)
+	address := strings.TrimPrefix(s.URL, "http://")
+	wantFinding(t, examine(t, address+`"], health: {path: /well}}, other: {targets: ["http://`+address, ""), LevelOK, "upstream api", "takes a connection", "and is well (/well)")
+	wantFinding(t, examine(t, address+`"], health: {path: /sick}}, other: {targets: ["http://`+address, ""), LevelFail, "upstream api", address, "GET /sick was answered with 418")
 }
 
 func TestTheDoctorReadsTheCertificate(t *testing.T) {

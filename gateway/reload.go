@@ -123,6 +123,8 @@ func (g *Gateway) applyLocked(cfg *config.Config) error {
 	for name, p := range up {
 		if g.upstreams[name] != p {
 			g.telemetry.UpstreamCircuit(name, false) // it starts anew
+			g.showTargets(p)
+			p.upstream.Start()
 		}
 	}
 	g.upstreams = up
@@ -179,10 +181,24 @@ func (g *Gateway) circuitChanged(upstream string, open bool) {
 // targetChanged says, once each time, that a target is left out, and that it is not
 // any longer.
 func (g *Gateway) targetChanged(upstream, target string, up bool, err error) {
-	if up {
-		g.log.Warn("the target that was left out can be connected to again; it gets its share by and by", "upstream", upstream, "target", target)
-	} else {
+	g.telemetry.UpstreamTarget(upstream, target, !up)
+	switch {
+	case up:
+		g.log.Warn("the target that was left out is well again; it gets its share by and by", "upstream", upstream, "target", target)
+	case errors.Is(err, proxy.ErrUnhealthy):
+		g.log.Error("a target fails its health checks; it is left out while another target is well", "upstream", upstream, "target", target, "error", err)
+	default:
 		g.log.Error("a target cannot be connected to; it is left out, and tried now and then", "upstream", upstream, "target", target, "error", err)
+	}
+}
+
+// showTargets tells the metrics what an upstream knows of its targets from the one
+// before it.
+func (g *Gateway) showTargets(p *pooled) {
+	out := p.upstream.LeftOut()
+	for _, t := range p.cfg.Targets {
+		name := proxy.TargetName(t.URL)
+		g.telemetry.UpstreamTarget(p.cfg.Name, name, slices.ContainsFunc(out, func(l proxy.LeftOut) bool { return l.Target == name }))
 	}
 }
 

@@ -1,8 +1,11 @@
 package gateway
 
 import (
+	"fmt"
+	"maps"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 
 	"bouncer/gateway/admin"
@@ -52,7 +55,60 @@ func (g *Gateway) readiness() admin.Readiness {
 		}
 		r.Degraded = []admin.Degraded{{Part: "store", Since: f.Since, Effect: effect}}
 	}
+	r.Degraded = append(r.Degraded, g.upstreamsDegraded()...)
 	return r
+}
+
+// upstreamsDegraded lists the upstreams of which a target is left out.
+func (g *Gateway) upstreamsDegraded() (list []admin.Degraded) {
+	g.mu.Lock()
+	up := g.upstreams
+	g.mu.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(up)) {
+		p := up[name]
+		out := p.upstream.LeftOut()
+		if len(out) == 0 {
+			continue
+		}
+		d := admin.Degraded{Part: "upstream " + name, Since: out[0].Since}
+		var sick, away []string
+		for _, t := range out {
+			if t.Since.Before(d.Since) {
+				d.Since = t.Since
+			}
+			if t.Unhealthy {
+				sick = append(sick, t.Target)
+			} else {
+				away = append(away, t.Target)
+			}
+		}
+		var effects []string
+		for _, e := range []struct {
+			targets []string
+			what    string
+		}{{sick, "unhealthy"}, {away, "unreachable"}} {
+			if len(e.targets) > 0 {
+				effects = append(effects, e.what+": "+someOf(e.targets))
+			}
+		}
+		d.Effect = strings.Join(effects, "; ")
+		if len(out) == len(p.cfg.Targets) {
+			d.Effect += "; no target is well, and requests go to all of them"
+		} else {
+			d.Effect += "; the others get the requests"
+		}
+		list = append(list, d)
+	}
+	return list
+}
+
+// someOf names a few, and says how many more there are.
+func someOf(names []string) string {
+	const most = 5
+	if len(names) <= most {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 }
 
 func (g *Gateway) fallback() admin.Fallback {

@@ -186,5 +186,5 @@ func TestAServerThatIsGoneIsLeftOut(t *testing.T) {
 	back.Start()
 	t.Cleanup(back.Close)
 	eventually(t, "it is found again", func() bool { ask(); return up() == 1 })
-	g.logged("the target that was left out can be connected to again; it gets its share by and by")
+	g.logged("the target that was left out is well again; it gets its share by and by")
 }

@@ -304,7 +304,11 @@ type Upstream struct {
 	MaxInFlight                                        int      // 0: any number
 	Circuit                                            *Circuit // nil: none
 	Retries                                            *Retries // nil: none
-	Pos                                                Pos
+	Health                                             *Health  // nil: nobody asks
+	// SlowStart (default 10s) is how long a target that is new, or comes back, takes to
+	// its whole share.
+	SlowStart time.Duration
+	Pos       Pos
 }
 
 // Target is one server of an upstream.
@@ -323,6 +327,13 @@ type Circuit struct {
 type Retries struct {
 	Attempts int     // after the first, 1 to 10; default 2
 	Budget   Percent // of all requests; default 10 %
+}
+
+// Health says how each target is asked whether it is well.
+type Health struct {
+	Path               string        // with a query or not
+	Interval, Timeout  time.Duration // default 2s, and 1s or the interval if that is less
+	Healthy, Unhealthy int           // checks in a row; default 2 and 3
 }
 
 // Percent is a share, in whole percent.

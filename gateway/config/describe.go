@@ -329,6 +329,15 @@ func describeUpstream(d *differ, what string, a, b *Upstream) {
 	d.change(what+" max_in_flight", orAny(a.MaxInFlight), orAny(b.MaxInFlight))
 	d.change(what+" circuit", a.Circuit.text(), b.Circuit.text())
 	d.change(what+" retries", a.Retries.text(), b.Retries.text())
+	was, now := orNew(a.Health), orNew(b.Health)
+	d.change(what+" health.path", was.Path, now.Path)
+	if a.Health != nil && b.Health != nil {
+		d.change(what+" health.interval", formatDuration(was.Interval), formatDuration(now.Interval))
+		d.change(what+" health.timeout", formatDuration(was.Timeout), formatDuration(now.Timeout))
+		d.change(what+" health.healthy", strconv.Itoa(was.Healthy), strconv.Itoa(now.Healthy))
+		d.change(what+" health.unhealthy", strconv.Itoa(was.Unhealthy), strconv.Itoa(now.Unhealthy))
+	}
+	d.change(what+" slow_start", formatDuration(a.SlowStart), formatDuration(b.SlowStart))
 }
 
 // orAny is a number that may be none.

@@ -63,7 +63,8 @@ var told = map[string]string{
 // about one of its fields.
 var partWords = map[string]string{
 	"Listen.HTTPS": "listen.https.address", "Redis.Sentinel": "store.redis.sentinel.master", "Auth.APIKeys": "auth.api_keys.file",
-	"Route.Rewrite": "rewrite.match", "Route.WebSocket": "websocket", "Upstream.TLS": "tls.ca_file", "Route.RequestHeaders": "request_headers", "Route.ResponseHeaders": "response_headers",
+	"Route.Rewrite": "rewrite.match", "Route.WebSocket": "websocket", "Upstream.TLS": "tls.ca_file", "Upstream.Health": "health.path",
+	"Route.RequestHeaders": "request_headers", "Route.ResponseHeaders": "response_headers",
 }
 
 // onlySome are fields that stand in some things of their kind, and mean nothing

@@ -218,12 +218,14 @@ func TestGoodFilesLoad(t *testing.T) {
 			{&url.URL{Scheme: "https", Host: "weather.example.com", Path: "/base"}, 3},
 		},
 		ConnectTimeout: time.Second, ResponseHeaderTimeout: 10 * time.Second, IdleTimeout: 90 * time.Second,
+		SlowStart: 10 * time.Second,
 	})
 	equal("a bounded upstream", c.Upstreams[1], &Upstream{
 		Name: "other", Balance: "hash", HashBy: &Dimension{Kind: PerHeader, Header: "X-Session"}, Targets: []Target{{&url.URL{Scheme: "http", Host: "[::1]:9003"}, 1}},
 		ConnectTimeout: time.Second, ResponseHeaderTimeout: 10 * time.Second, IdleTimeout: 90 * time.Second,
 		MaxInFlight: 500, Circuit: &Circuit{Errors: 40, Window: 20 * time.Second, Open: 2 * time.Second},
-		Retries: &Retries{Attempts: 3, Budget: 20},
+		Retries: &Retries{Attempts: 3, Budget: 20}, SlowStart: 30 * time.Second,
+		Health: &Health{Path: "/healthz?full=1", Interval: 5 * time.Second, Timeout: 2 * time.Second, Healthy: 1, Unhealthy: 4},
 	})
 	equal("targets of all kinds", c.Upstreams[2].Targets, []Target{
 		{&url.URL{Scheme: "h2c", Host: "127.0.0.1:50051", Path: "/base"}, 1}, {&url.URL{Scheme: "unix", Path: "/run/api.sock"}, 1},

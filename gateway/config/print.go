@@ -431,6 +431,16 @@ func (u *Upstream) node() *yaml.Node {
 		n.text("budget", r.Budget.String())
 		m.node("retries", n.n)
 	}
+	if h := u.Health; h != nil {
+		n := newMapping(true)
+		n.text("path", h.Path)
+		n.duration("interval", h.Interval)
+		n.duration("timeout", h.Timeout)
+		n.number("healthy", int64(h.Healthy))
+		n.number("unhealthy", int64(h.Unhealthy))
+		m.node("health", n.n)
+	}
+	m.duration("slow_start", u.SlowStart)
 	return m.n
 }
 

@@ -92,6 +92,7 @@ upstreams:
     targets: ['http://127.0.0.1:9001']
     balance: least_requests
     timeout: {connect: 1s, response_header: 10s, idle: 1m30s}
+    slow_start: 10s
 routes:
 - name: open
   path: /open

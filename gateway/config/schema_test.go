@@ -141,7 +141,7 @@ var beyond = regexp.MustCompile(strings.Join([]string{
 	`\$\{`, `environment variable`, `"a, b: \{c" is not the name of a header`,
 	// Arithmetic.
 	`ever pay`, `leave no time at all`, `is too (long|short)`, `too long a duration`, `too large to be counted`, `not a plain decimal`, `has another window`,
-	`is no whole number of microseconds`, `a block of \d+`, `a log keeps an entry`, `not a whole number of seconds`, `the window ".*" is longer`, `, got "(1e6|9{20}|1\d+)"`,
+	`is no whole number of microseconds`, `a block of \d+`, `a log keeps an entry`, `not a whole number of seconds`, `the window ".*" is longer`, `between two checks`, `, got "(1e6|9{20}|1\d+)"`,
 	`make \d+, and \d+ are sent`, `requests cannot be`, `nothing can be`, `the time between must be`, `more than \d+ requests`, `the test sends`, `is past: the clock`,
 	// What stands, or does not, in another place.
 	`expect nothing`, `two tests have this name`, `missing; want a method and a path`, `unknown timezone`, `is no time of day`, `is no date`, `white space; want a name`, `is not the name of a header`,

@@ -163,6 +163,14 @@ func upstreamSchema() schema {
 			"attempts": whole(1, maxRetries).or(2).says("How many after the first, 1 to 10."),
 			"budget":   anyOf(written(percentPattern.String(), wantedPercent)).or("10%").says("The share of requests that there may be more because of it."),
 		}).says("Attempts again what was lost or answered with 502, 503 or 504, where that does no harm: GET, HEAD, OPTIONS and what has an Idempotency-Key, with a body of at most 8 KiB. Default: none."),
+		"health": fields(map[string]schema{
+			"path":      anyOf(written(healthPath.String(), "a path such as /healthz")).says("What is asked for by GET, behind the path of the target; an answer of 200 to 299 says that it is well."),
+			"interval":  spell(healthInterval, "The time between two checks, 100ms to 1h."),
+			"timeout":   def("duration").says("How long a check may take, 1ms to the interval. Default: 1s, or the interval if that is less."),
+			"healthy":   whole(1, maxChecks).or(defaultHealthy).says("How many in a row have to pass before a target that failed is well again."),
+			"unhealthy": whole(1, maxChecks).or(defaultUnhealthy).says("How many in a row have to fail before one that was well is not."),
+		}, "path").says("Asks each target whether it is well; one that is not gets no requests while another is. Default: nobody asks."),
+		"slow_start": spell(defaultSlowStart, "How long a target that comes back, or is new after a reload, takes from a tenth of its share to the whole, 1ms to 1h."),
 	}, "targets").with("if", schema{
 		"properties": map[string]any{"targets": schema{"not": schema{"contains": schema{"pattern": "^([Hh][Tt][Tt][Pp][Ss]:|.*[$][{])"}}}},
 		"required":   []string{"targets"},

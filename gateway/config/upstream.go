@@ -28,6 +28,7 @@ func (f *routesFile) readUpstreams(top *object) {
 		u := &Upstream{
 			Name: name, Pos: v.pos(), Balance: "least_requests",
 			ConnectTimeout: time.Second, ResponseHeaderTimeout: 10 * time.Second, IdleTimeout: 90 * time.Second,
+			SlowStart: defaultSlowStart,
 		}
 		f.upstreams[name] = u
 		f.pools = append(f.pools, u)
@@ -68,8 +69,10 @@ func (u *Upstream) read(o *object) {
 	if v, ok := o.get("retries", "attempts or budget"); ok {
 		u.Retries = v.retries()
 	}
-	const wanted = "targets, balance, timeout, tls, max_in_flight, circuit and retries"
-	o.later("health", wanted)
+	if v, ok := o.get("health", wantedHealth); ok {
+		u.Health = v.health()
+	}
+	u.SlowStart = o.duration("slow_start", u.SlowStart, time.Millisecond, time.Hour)
 	o.done()
 }
 
@@ -187,6 +190,55 @@ func (v value) retries() *Retries {
 	}
 	o.done()
 	return r
+}
+
+const (
+	wantedHealth     = "path, interval, timeout, healthy or unhealthy"
+	wantedHealthPath = "a path that says whether a target is well, such as /healthz"
+	healthInterval   = 2 * time.Second
+	healthTimeout    = time.Second
+	defaultHealthy   = 2
+	defaultUnhealthy = 3
+	maxChecks        = 100 // in a row
+	defaultSlowStart = 10 * time.Second
+)
+
+var healthPath = regexp.MustCompile(`^/[!-"$-~]*$`)
+
+// health reads health; nil if it is no mapping.
+func (v value) health() *Health {
+	o, ok := v.object(wantedHealth)
+	if !ok {
+		return nil
+	}
+	h := &Health{Healthy: defaultHealthy, Unhealthy: defaultUnhealthy}
+	if v, ok := o.need("path", wantedHealthPath); ok {
+		if s, ok := v.word(wantedHealthPath); ok {
+			if _, err := url.ParseRequestURI(s); err != nil || !healthPath.MatchString(s) {
+				v.errorf("%s is no path; want %s", quote(s), wantedHealthPath)
+			}
+			h.Path = s
+		}
+	}
+	h.Interval = o.duration("interval", healthInterval, 100*time.Millisecond, time.Hour)
+	h.Timeout = min(healthTimeout, h.Interval)
+	if v, ok := o.get("timeout", "a duration such as 1s"); ok {
+		if d, ok := v.duration(time.Millisecond, time.Hour); ok {
+			if d > h.Interval {
+				v.errorf("%s is longer than the %s between two checks; want that at most", formatDuration(d), formatDuration(h.Interval))
+			}
+			h.Timeout = d
+		}
+	}
+	for name, n := range map[string]*int{"healthy": &h.Healthy, "unhealthy": &h.Unhealthy} {
+		if v, ok := o.get(name, "a number of checks in a row"); ok {
+			if got, ok := v.integer(1, maxChecks); ok {
+				*n = int(got)
+			}
+		}
+	}
+	o.done()
+	return h
 }
 
 // maxRetries bounds the attempts after the first.

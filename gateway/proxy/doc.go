@@ -60,7 +60,8 @@
 // A request whose connection attempt failed, at the handshake of TLS as well, goes to
 // each other target once; this is safe for every method, because no byte of it has been
 // sent. A target that cannot be connected to three times in a row is left out for a
-// while, and comes back by and by; if all are left out, all are used. On an
+// while, and comes back by and by, as does one that fails its health checks ([Health]);
+// if all are left out, all are used. On an
 // idle connection that the upstream has just closed, a request is repeated on
 // a fresh connection if it is safe to: always when nothing was written (a body
 // must be at most 8 KiB, which is kept for that), and otherwise only for GET,

@@ -2,141 +2,145 @@ package proxy
 
 import (
 	"context"
-	"sync"
-	"sync/atomic"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"strings"
 	"time"
 )
 
-// When a target that cannot be connected to is left out.
+// The defaults of Health.
 const (
-	// mayFail is how many connections in a row cannot be made before a target is left
-	// out. One that fails now and then is not worth losing.
-	mayFail = 3
-	// A target is left out for restFirst, and each time that it could not be connected
-	// to then for twice as long, up to restMost.
-	restFirst, restMost = time.Second, 30 * time.Second
-	// slowReturn is how long a target takes to come back to its whole share, since one
-	// that has just started is slow, and one that may go again should take few with it.
-	// It begins at leastShare.
-	slowReturn = 10 * time.Second
-	leastShare = 0.1
+	DefaultHealthInterval = 2 * time.Second
+	DefaultHealthTimeout  = time.Second
+	DefaultHealthy        = 2
+	DefaultUnhealthy      = 3
 )
 
-// trouble is why a target does not get its whole share. It is not modified.
-type trouble struct {
-	rest  time.Duration // how long it is, or was, left out
-	until time.Duration // left out: when one request may try it
-	trial bool          // that one is under way
-	since time.Duration // coming back: since when; 0: it is left out
+// checkBody is how much of the answer to a check is read, in bytes, so that a server
+// with little to say can say it. None of it matters.
+const checkBody = 4 << 10
+
+// Health says how each target is asked whether it is well. It is when the status of
+// the answer is one of 200 to 299, in time.
+//
+// A check goes over a connection of its own, by the target's scheme and with its TLS, as
+// a GET with the target's Host, its path in front of Path, and User-Agent gateway-health.
+// The next begins Interval after the one before, a tenth more or less, and never while
+// that is under way. The first is made at once and decides by itself; until then a target
+// counts as it did before, and a new one as well.
+//
+// One that fails its checks gets no requests while another target may have them; those
+// that it has go on. If none may, all targets get them.
+type Health struct {
+	// Path, with a query or not, is asked for. Required, from a slash on.
+	Path string
+	// Interval is the time between two checks, Timeout bounds one, with connecting. Zero
+	// means DefaultHealthInterval, and DefaultHealthTimeout or Interval if that is less.
+	Interval, Timeout time.Duration
+	// Healthy is how many checks in a row have to pass before a target that failed is
+	// well, Unhealthy how many have to fail before one that was well is not. Zero means
+	// DefaultHealthy and DefaultUnhealthy.
+	Healthy, Unhealthy int
 }
 
-// condition is what is known of how a target is. The zero condition is well.
-type condition struct {
-	trouble atomic.Pointer[trouble] // nil: none
-	failed  atomic.Int32            // connections in a row that could not be made
+// ErrUnhealthy marks in Hooks.Target what a health check found.
+var ErrUnhealthy = errors.New("the health check failed")
+
+// filled returns h with its defaults. An error says what is wrong.
+func (h Health) filled() (*Health, error) {
+	if h.Interval == 0 {
+		h.Interval = DefaultHealthInterval
+	}
+	if h.Timeout == 0 {
+		h.Timeout = min(DefaultHealthTimeout, h.Interval)
+	}
+	if h.Healthy == 0 {
+		h.Healthy = DefaultHealthy
+	}
+	if h.Unhealthy == 0 {
+		h.Unhealthy = DefaultUnhealthy
+	}
+	if _, err := url.ParseRequestURI(h.Path); err != nil || !strings.HasPrefix(h.Path, "/") || strings.ContainsFunc(h.Path, func(r rune) bool { return r <= ' ' || r >= 0x7f || r == '#' }) {
+		return nil, fmt.Errorf("health path %q: want a path such as /healthz", h.Path)
+	}
+	if h.Interval < 0 || h.Timeout < 0 || h.Healthy < 0 || h.Unhealthy < 0 {
+		return nil, fmt.Errorf("health %+v: want times and numbers above 0", h)
+	}
+	return &h, nil
 }
 
-// leftOut reports whether it gets no requests while another may, but for one that
-// tries it now and then.
-func (c *condition) leftOut() bool {
-	p := c.trouble.Load()
-	return p != nil && p.since == 0
+// A checker asks one target.
+type checker struct {
+	transport *http.Transport
+	request   *http.Request
+	timeout   time.Duration
 }
 
-// ward knows how all targets of an upstream are. It is safe for concurrent use.
-type ward struct {
-	began    time.Time
-	mu       sync.Mutex   // of all changes
-	troubled atomic.Int32 // how many have a trouble: mostly none, and nobody need look
-	patience time.Duration
-	told     func(t *target, up bool, err error) // must not block
+func (t *target) newChecker(o *Options) *checker {
+	d := t.dialer
+	d.watch = nil // it is told of the whole check
+	c := &checker{transport: t.newTransport(o, &d), timeout: o.Health.Timeout}
+	// Over a fresh connection, so that a check says that those who come can connect,
+	// and goes where the name points today.
+	c.transport.DisableKeepAlives = true
+	path, _ := url.ParseRequestURI(o.Health.Path) // it was parsed before
+	to := new(url.URL)
+	*to = *path
+	t.point(to, path)
+	c.request = &http.Request{
+		Method: http.MethodGet, URL: to, Header: http.Header{"User-Agent": {"gateway-health"}},
+		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+	}
+	return c
 }
 
-func (w *ward) now() time.Duration { return time.Since(w.began) }
-
-// setLocked changes what is known of a target.
-func (w *ward) setLocked(t *target, now *trouble) {
-	was := t.trouble.Swap(now)
+// check returns why the target is not well, in words that begin with what was asked.
+func (c *checker) check(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	asked := "GET " + c.request.URL.RequestURI()
+	res, err := c.transport.RoundTrip(c.request.WithContext(ctx))
 	switch {
-	case was == nil && now != nil:
-		w.troubled.Add(1)
-	case was != nil && now == nil:
-		w.troubled.Add(-1)
+	case err != nil && ctx.Err() == context.DeadlineExceeded:
+		return fmt.Errorf("%w: %s got no answer within %v: %w", ErrUnhealthy, asked, c.timeout, err)
+	case err != nil:
+		return fmt.Errorf("%w: %s: %w", ErrUnhealthy, asked, err)
 	}
+	defer res.Body.Close() //nolint:errcheck // the connection ends with it
+	_, _ = io.CopyN(io.Discard, res.Body, checkBody)
+	if res.StatusCode < 200 || res.StatusCode > 299 {
+		return fmt.Errorf("%w: %s was answered with %d, want 200 to 299", ErrUnhealthy, asked, res.StatusCode)
+	}
+	return nil
 }
 
-// connected takes note of a connection that was made ready, or was not. net/http tries
-// on when the request that wanted it has been given up, so that requests with little
-// patience count as well; ctx ends when the whole upstream is closed, and that says nothing.
-func (w *ward) connected(ctx context.Context, t *target, err error) {
-	if err == nil && t.failed.Load() == 0 && t.trouble.Load() == nil || err != nil && ctx.Err() != nil {
-		return
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	was := t.trouble.Load()
-	if err == nil {
-		t.failed.Store(0)
-		if was != nil && was.since == 0 {
-			// How long it was away is kept: one that goes again at once stays away longer.
-			w.setLocked(t, &trouble{rest: was.rest, since: max(w.now(), 1)})
-			w.told(t, true, nil)
+// Check asks target i of Options.Targets once whether it is well, as Health says, which
+// there must be, and returns why it is not. Nothing else comes of it.
+func (u *Upstream) Check(ctx context.Context, i int) error {
+	return u.targets[i].checker.check(ctx)
+}
+
+// watchOver checks a target until ctx ends.
+func (u *Upstream) watchOver(ctx context.Context, t *target) {
+	for {
+		began := time.Now()
+		err := t.checker.check(ctx)
+		if ctx.Err() != nil {
+			return
 		}
-		return
-	}
-	n := t.failed.Add(1)
-	switch {
-	case was == nil && n < mayFail:
-	case was == nil:
-		w.leaveOutLocked(t, restFirst)
-		w.told(t, false, err)
-	case was.since > 0:
-		w.leaveOutLocked(t, 2*was.rest)
-		w.told(t, false, err)
-	case was.trial:
-		w.leaveOutLocked(t, 2*was.rest)
-	}
-}
-
-func (w *ward) leaveOutLocked(t *target, rest time.Duration) {
-	rest = min(rest, restMost)
-	w.setLocked(t, &trouble{rest: rest, until: w.now() + rest})
-}
-
-// share returns which part of its requests a target gets, from 0 to 1.
-func (w *ward) share(t *target, now time.Duration) float64 {
-	p := t.trouble.Load()
-	switch {
-	case p == nil:
-		return 1
-	case p.since > 0:
-		if back := now - p.since; back < slowReturn {
-			return max(leastShare, float64(back)/float64(slowReturn))
+		u.ward.checkEnded(t, err)
+		wait(ctx, jittered(u.ward.health.Interval)-time.Since(began))
+		if ctx.Err() != nil {
+			return
 		}
-		w.mu.Lock()
-		if t.trouble.Load() == p {
-			w.setLocked(t, nil)
-		}
-		w.mu.Unlock()
-		return 1
-	case now < p.until:
-		return 0
 	}
-	return 1 // one may try
 }
 
-// try reports whether a request may go to a target that has a share. Of those that
-// would go to one that was left out one may; if nothing is heard of it, another one.
-func (w *ward) try(t *target, now time.Duration) bool {
-	p := t.trouble.Load()
-	if p == nil || p.since > 0 {
-		return true
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if t.trouble.Load() != p || now < p.until {
-		return false
-	}
-	w.setLocked(t, &trouble{rest: p.rest, until: now + w.patience, trial: true})
-	return true
+// jittered is d, a tenth more or less, so that what began together does not stay so.
+func jittered(d time.Duration) time.Duration {
+	return d*9/10 + rand.N(d/5+1) //nolint:gosec // no secret
 }

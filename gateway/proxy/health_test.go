@@ -1,11 +1,20 @@
 package proxy
 
 import (
-	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"path/filepath"
+	"runtime"
 	"slices"
-	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -13,191 +22,444 @@ import (
 	"time"
 )
 
-var errRefused = errors.New("connection refused")
-
-// fail says n times that a target could not be connected to.
-func (b *balancer) fail(at, n int) {
-	for range n {
-		b.ward.connected(context.Background(), b.targets[at], errRefused)
-	}
+// patient is a server whose health can be set, and that counts its checks.
+type patient struct {
+	*pipedServer
+	status atomic.Int32 // of its answers to checks; 0: it does not answer
+	checks atomic.Int32
+	now    atomic.Int32 // checks under way
+	most   atomic.Int32
 }
 
-// shares says how many of 900 requests each target gets.
-func shares(b *balancer) []int {
-	counts := make([]int, len(b.targets))
-	for i := range 900 {
-		counts[b.pick(strconv.Itoa(i), nil)]++
+func (n *piped) patient(host string) *patient {
+	p := new(patient)
+	p.status.Store(http.StatusOK)
+	p.pipedServer = n.serve(host, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/healthz" {
+			_, _ = io.WriteString(w, "well")
+			return
+		}
+		p.checks.Add(1)
+		if under := p.now.Add(1); under > p.most.Load() {
+			p.most.Store(under)
+		}
+		defer p.now.Add(-1)
+		if status := p.status.Load(); status != 0 {
+			w.WriteHeader(int(status))
+			return
+		}
+		<-r.Context().Done()
+	})
+	return p
+}
+
+var every2s = Health{Path: "/healthz", Interval: 2 * time.Second, Timeout: time.Second, Healthy: 2, Unhealthy: 3}
+
+// gets says how many of 60 requests each target gets. All have to be answered.
+func gets(t *testing.T, u *Upstream, hosts ...string) []int {
+	t.Helper()
+	counts := make([]int, len(hosts))
+	for i := range 60 {
+		got := forward(u, Forward{Key: fmt.Sprint(i)})
+		at := slices.Index(hosts, strings.TrimPrefix(got, "200 well at "))
+		if at < 0 {
+			t.Fatal(got)
+		}
+		counts[at]++
 	}
 	return counts
 }
 
-func TestATargetThatCannotBeConnectedToIsLeftOut(t *testing.T) {
+func TestATargetThatFailsItsChecksGetsNoRequests(t *testing.T) {
 	for _, balance := range []string{RoundRobin, LeastRequests, Hash} {
 		synctest.Test(t, func(t *testing.T) {
-			b := balanced(t, balance, 1, 1, 1)
+			n := newPiped(t)
+			n.patient("a")
+			b := n.patient("b")
 			var told []string
-			b.ward.told = func(t *target, up bool, err error) { told = append(told, fmt.Sprintf("%s %v %v", t.name, up, err)) }
-			all := shares(b)
-			// Now and then is nothing, and what a client gave up says nothing.
-			b.fail(1, mayFail-1)
-			b.ward.connected(t.Context(), b.targets[1], nil)
-			b.fail(1, mayFail-1)
-			gone, cancel := context.WithCancel(t.Context())
-			cancel()
-			b.ward.connected(gone, b.targets[1], context.Canceled)
-			if got := shares(b); got[1] != all[1] || told != nil {
-				t.Fatalf("%s: left out too early: %v, %q", balance, got, told)
+			u := n.upstream(Options{Balance: balance, Health: &every2s, Hooks: Hooks{Target: func(_, target string, up bool, err error) {
+				told = append(told, fmt.Sprintf("%s %v %v", target, up, errors.Is(err, ErrUnhealthy)))
+			}}}, "http://a", "http://b")
+			u.Start()
+			u.Start() // as once
+			defer u.Close()
+			synctest.Wait()
+			all := gets(t, u, "a", "b")
+			if b.checks.Load() != 1 || all[1] == 0 {
+				t.Fatalf("%s: %d checks at once, want one; requests %v", balance, b.checks.Load(), all)
 			}
-			b.fail(1, 1)
-			if got := shares(b); got[1] != 0 || got[0] < all[0]*5/4 || got[2] < all[2]*5/4 {
-				t.Fatalf("%s: left out %v, and before %v", balance, got, all)
+			// Two that fail are not three, and one that passes between them is a new beginning.
+			b.status.Store(503)
+			for b.checks.Load() < 3 {
+				pass(time.Second)
 			}
-			// It is tried by one request, and is away for twice as long each time.
-			for rest := restFirst; rest <= restMost; rest *= 2 {
-				time.Sleep(rest - time.Millisecond)
-				if got := shares(b); got[1] != 0 {
-					t.Fatalf("%s: tried before %v are over: %v", balance, rest, got)
-				}
-				time.Sleep(time.Millisecond)
-				if got := shares(b); got[1] != 1 {
-					t.Fatalf("%s: %d requests try it after %v, want one", balance, got[1], rest)
-				}
-				b.fail(1, 5) // others found nothing else, and fail as well
+			b.status.Store(204)
+			pass(every2s.Interval * 11 / 10)
+			b.status.Store(302)
+			checks := b.checks.Load()
+			for b.checks.Load() < checks+2 {
+				pass(time.Second)
 			}
-			time.Sleep(restMost - time.Millisecond)
-			if got := shares(b); got[1] != 0 {
-				t.Fatalf("%s: %v", balance, got)
+			if got := gets(t, u, "a", "b"); !slices.Equal(got, all) {
+				t.Fatalf("%s: %v too early, and %v before", balance, got, all)
 			}
-			time.Sleep(time.Millisecond)
-			if got := shares(b); got[1] != 1 {
-				t.Fatalf("%s: away for longer than %v: %v", balance, restMost, got)
+			pass(every2s.Interval * 11 / 10)
+			if got := gets(t, u, "a", "b"); got[1] != 0 {
+				t.Fatalf("%s: fails, and gets %v", balance, got)
 			}
-			// Of that one nothing is heard.
-			time.Sleep(b.ward.patience)
-			if got := shares(b); got[1] != 1 {
-				t.Fatalf("%s: nobody else tries: %v", balance, got)
+			// However long it takes, nobody tries it, and connections do not count for it.
+			pass(10 * time.Minute)
+			u.ward.connected(t.Context(), u.targets[1], nil)
+			if got := gets(t, u, "a", "b"); got[1] != 0 {
+				t.Fatalf("%s: after ten minutes %v", balance, got)
 			}
-			if want := []string{"b false connection refused"}; !slices.Equal(told, want) {
-				t.Errorf("told %q, want %q", told, want)
+			out := u.LeftOut()
+			if len(out) != 1 || out[0].Target != "b" || !out[0].Unhealthy || time.Since(out[0].Since).Round(time.Minute) != 10*time.Minute {
+				t.Errorf("%s: left out %+v", balance, out)
 			}
-			// It comes back by and by.
-			b.ward.connected(t.Context(), b.targets[1], nil)
-			for _, c := range []struct{ after, low, high int }{{0, 10, 80}, {50, 100, 240}, {100, all[1], all[1]}} {
-				time.Sleep(slowReturn * time.Duration(min(c.after, 50)) / 100)
-				if got := shares(b); got[1] < c.low || got[1] > c.high {
-					t.Errorf("%s: after %d%% of the time %v, want %d to %d, and before %v", balance, c.after, got, c.low, c.high, all)
-				}
+			// It has to pass twice, and comes back by and by.
+			b.status.Store(200)
+			checks = b.checks.Load()
+			for b.checks.Load() == checks {
+				pass(100 * time.Millisecond)
 			}
-			if want := []string{"b false connection refused", "b true <nil>"}; !slices.Equal(told, want) || b.ward.troubled.Load() != 0 {
-				t.Errorf("told %q, want %q; %d have a trouble", told, want, b.ward.troubled.Load())
+			if got := gets(t, u, "a", "b"); got[1] != 0 {
+				t.Fatalf("%s: passes once, and gets %v", balance, got)
+			}
+			pass(every2s.Interval * 11 / 10)
+			if got := gets(t, u, "a", "b"); got[1] == 0 && balance != Hash || got[1] > all[1]*2/3 {
+				t.Errorf("%s: at once %v, and %v before", balance, got, all)
+			}
+			pass(DefaultSlowStart)
+			if got := gets(t, u, "a", "b"); !slices.Equal(got, all) || len(u.LeftOut()) != 0 {
+				t.Errorf("%s: at last %v, and %v before; %v", balance, got, all, u.LeftOut())
+			}
+			if want := []string{"b false true", "b true false"}; !slices.Equal(told, want) {
+				t.Errorf("%s: told %q, want %q", balance, told, want)
+			}
+			if b.most.Load() != 1 {
+				t.Errorf("%d checks at the same time", b.most.Load())
 			}
 		})
 	}
 }
 
-// However the turns of several requests at the same time fall, none gets one that is
-// left out.
-func TestTurnsOfManyRequestsAtOnce(t *testing.T) {
+// Until the first check has ended a target counts as well, and then that decides.
+func TestTheFirstCheckDecides(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := balanced(t, RoundRobin, 1, 1)
-		b.fail(0, mayFail)
-		var wg sync.WaitGroup
-		var wrong atomic.Int32
-		for range 4 {
-			wg.Go(func() {
-				for range 100_000 {
-					wrong.Add(int32(1 - b.pick("", nil)))
-				}
-			})
+		n := newPiped(t)
+		n.patient("a")
+		n.patient("b").status.Store(0) // too slow
+		u := n.upstream(Options{Balance: RoundRobin, Health: &every2s}, "http://a", "http://b", "http://silent")
+		u.Start()
+		defer u.Close()
+		pass(every2s.Timeout - time.Millisecond)
+		if got := len(u.LeftOut()); got != 0 {
+			t.Fatalf("%d are left out before anything is known", got)
 		}
-		wg.Wait()
-		if n := wrong.Load(); n > 0 {
-			t.Errorf("%d of 400,000 got it", n)
+		pass(time.Millisecond)
+		synctest.Wait()
+		if out := u.LeftOut(); len(out) != 2 || out[0].Target != "b" || out[1].Target != "silent" {
+			t.Fatalf("left out %v, want b and silent", out)
 		}
-	})
-}
-
-// Of requests that choose it at the same time one gets to try it.
-func TestOneRequestTries(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := balanced(t, RoundRobin, 1, 1)
-		b.fail(0, mayFail)
-		time.Sleep(restFirst)
-		now := b.ward.now()
-		if !b.ward.try(b.targets[0], now) || b.ward.try(b.targets[0], now) {
-			t.Error("want one, and no other")
+		if got := gets(t, u, "a"); got[0] != 60 {
+			t.Error(got)
 		}
 	})
 }
 
-// One that goes again while it is coming back is left out at once, for longer.
-func TestATargetThatComesAndGoes(t *testing.T) {
+// Checks come about as often as they are to, not all at once, and not after Close.
+func TestChecksAreJittered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := balanced(t, RoundRobin, 1, 1)
-		b.fail(0, mayFail)
-		for range 3 {
-			rest := b.targets[0].trouble.Load().rest
-			time.Sleep(rest)
-			shares(b)
-			b.ward.connected(t.Context(), b.targets[0], nil)
-			if got := shares(b); got[0] == 0 {
-				t.Fatalf("it is not coming back: %v", got)
+		n := newPiped(t)
+		a := n.patient("a")
+		u := n.upstream(Options{Health: &every2s}, "http://a")
+		u.Start()
+		began := time.Now()
+		var at []time.Duration
+		for len(at) < 100 {
+			seen := a.checks.Load()
+			for a.checks.Load() == seen {
+				pass(time.Millisecond)
 			}
-			b.fail(0, 1)
-			if p := b.targets[0].trouble.Load(); p.rest != 2*rest || shares(b)[0] != 0 {
-				t.Fatalf("left out for %v, want %v", p.rest, 2*rest)
+			at = append(at, time.Since(began))
+		}
+		differ := map[time.Duration]bool{}
+		for i := range at[1:] {
+			d := at[i+1] - at[i]
+			if d < 1790*time.Millisecond || d > 2210*time.Millisecond {
+				t.Fatalf("%v between two checks", d)
 			}
+			differ[d] = true
+		}
+		if len(differ) < 20 {
+			t.Errorf("only %d different times in between", len(differ))
+		}
+		a.status.Store(0)
+		pass(every2s.Interval) // one is under way, perhaps
+		u.Close()
+		seen := a.checks.Load()
+		pass(time.Minute)
+		if a.checks.Load() != seen {
+			t.Error("it is checked after Close")
 		}
 	})
 }
 
-// If all are left out all are used: one may be well again, and an answer of 502 is no
-// better without a try.
-func TestNotAllAreLeftOut(t *testing.T) {
-	for _, balance := range []string{RoundRobin, LeastRequests, Hash} {
+// If all are sick all are used, one that is alone as well; what is known is told.
+func TestAllTargetsAreSick(t *testing.T) {
+	for _, hosts := range [][]string{{"a"}, {"a", "b", "c"}} {
 		synctest.Test(t, func(t *testing.T) {
-			b := balanced(t, balance, 1, 1, 1)
-			all := shares(b)
-			for at := range 3 {
-				b.fail(at, mayFail)
+			n := newPiped(t)
+			var targets []string
+			var patients []*patient
+			for _, h := range hosts {
+				p := n.patient(h)
+				p.status.Store(500)
+				patients, targets = append(patients, p), append(targets, "http://"+h)
 			}
-			if got := shares(b); !slices.Equal(got, all) {
-				t.Errorf("%s: %v, want %v", balance, got, all)
+			var told atomic.Int32
+			u := n.upstream(Options{Balance: RoundRobin, Health: &every2s, Hooks: Hooks{Target: func(string, string, bool, error) { told.Add(1) }}}, targets...)
+			u.Start()
+			defer u.Close()
+			synctest.Wait()
+			if int(told.Load()) != len(hosts) || len(u.LeftOut()) != len(hosts) {
+				t.Fatalf("told of %d, left out %v", told.Load(), u.LeftOut())
 			}
-			b.ward.connected(t.Context(), b.targets[2], nil)
-			if got := shares(b); got[2] != 900 {
-				t.Errorf("%s: one is coming back: %v", balance, got)
+			for i, got := range gets(t, u, hosts...) {
+				if got != 60/len(hosts) {
+					t.Errorf("%s got %d", hosts[i], got)
+				}
 			}
-			// And a request that was there goes to the others.
-			if at := b.pick("", []bool{true, false, true}); at != 1 {
-				t.Errorf("%s: to %d, want 1", balance, at)
+			// The first that is well gets everything.
+			patients[len(hosts)-1].status.Store(200)
+			pass(3 * every2s.Interval)
+			if got := gets(t, u, hosts...); got[len(hosts)-1] != 60 || len(u.LeftOut()) != len(hosts)-1 {
+				t.Errorf("one is well: %v, left out %v", got, u.LeftOut())
 			}
 		})
 	}
 }
 
-// Callers come back to their target one after the other, and to no other.
-func TestKeysComeBack(t *testing.T) {
+// A target that cannot be connected to is left out before three checks have found it
+// out; and when it is there again a check finds that out before a request has to.
+func TestChecksAndConnections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newPiped(t)
+		n.patient("a")
+		b := n.patient("b")
+		var told []string
+		u := n.upstream(Options{Balance: RoundRobin, Health: &every2s, Hooks: Hooks{Target: func(_, target string, up bool, err error) {
+			told = append(told, fmt.Sprintf("%s %v %v", target, up, errors.Is(err, ErrUnhealthy)))
+		}}}, "http://a", "http://b")
+		u.Start()
+		defer u.Close()
+		synctest.Wait()
+		n.kill(b.pipedServer, true)
+		for range mayFail {
+			u.ward.connected(t.Context(), u.targets[1], errRefused)
+		}
+		if out := u.LeftOut(); len(out) != 1 || out[0].Unhealthy {
+			t.Fatalf("left out %v", out)
+		}
+		n.kill(b.pipedServer, false)
+		pass(every2s.Interval * 11 / 10)
+		synctest.Wait()
+		if out := u.LeftOut(); len(out) != 0 {
+			t.Fatalf("left out %v, though a check passed", out)
+		}
+		// What cannot be connected to fails its checks in the end, which is no other news.
+		n.kill(b.pipedServer, true)
+		u.ward.connected(t.Context(), u.targets[1], errRefused)
+		pass(4 * every2s.Interval)
+		if out := u.LeftOut(); len(out) != 1 || !out[0].Unhealthy {
+			t.Fatalf("left out %v", out)
+		}
+		if want := []string{"b false false", "b true false", "b false false"}; !slices.Equal(told, want) {
+			t.Errorf("told %q, want %q", told, want)
+		}
+	})
+}
+
+// Of a caller's requests only those move that were at the target that is sick.
+func TestFewKeysMoveFromASickTarget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := balanced(t, Hash, 1, 1, 1)
+		b.ward.health = &every2s
 		before := owners(b, nil)
-		b.fail(1, mayFail)
-		without := owners(b, nil)
-		b.ward.connected(t.Context(), b.targets[1], nil)
-		back := map[int]bool{}
-		for range 10 {
-			for i, at := range owners(b, nil) {
-				switch {
-				case at == 1 && before[i] == 1:
-					back[i] = true
-				case back[i] || at != without[i]:
-					t.Fatalf("key %d of %d went to %d and then to %d", i, before[i], without[i], at)
-				}
+		b.ward.checkEnded(b.targets[1], ErrUnhealthy)
+		for i, at := range owners(b, nil) {
+			if at == 1 || before[i] != 1 && at != before[i] {
+				t.Fatalf("key %d of %d is at %d", i, before[i], at)
 			}
-			time.Sleep(slowReturn / 10)
 		}
-		if got := owners(b, nil); !slices.Equal(got, before) {
+		b.ward.checkEnded(b.targets[1], nil)
+		b.ward.checkEnded(b.targets[1], nil)
+		pass(DefaultSlowStart)
+		if !slices.Equal(owners(b, nil), before) {
 			t.Error("not all keys are where they were")
 		}
 	})
+}
+
+// A check goes the way of requests: by the target's scheme, with its TLS, its Host and its
+// path, over a connection of its own that ends with it.
+func TestChecksGoTheWayOfRequests(t *testing.T) {
+	ask := func(t *testing.T, prepare func(s *httptest.Server) (target string, o Options)) (seen string) {
+		t.Helper()
+		var conns atomic.Int32
+		var mu sync.Mutex
+		s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			mu.Lock()
+			defer mu.Unlock()
+			seen = strings.Join([]string{r.Method, r.Proto, r.Host, r.RequestURI, r.UserAgent()}, " ")
+			if r.TLS != nil {
+				seen += " " + r.TLS.ServerName
+			}
+			if r.URL.Query().Get("sick") != "" {
+				w.WriteHeader(http.StatusServiceUnavailable)
+			}
+			_, _ = io.WriteString(w, strings.Repeat("well ", 100_000)) // as much as a page
+		}))
+		s.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+			if state == http.StateNew {
+				conns.Add(1)
+			}
+		}
+		target, o := prepare(s)
+		defer s.Close()
+		at, err := url.Parse(target)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.Name, o.Targets = "weather", []Target{{URL: at}}
+		o.Health = &Health{Path: "/healthz?a=%2F"}
+		u, err := New(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer u.Close()
+		for range 2 {
+			if err := u.Check(t.Context(), 0); err != nil {
+				t.Error(err)
+			}
+		}
+		if conns.Load() != 2 {
+			t.Errorf("%d connections for two checks", conns.Load())
+		}
+		o.Health = &Health{Path: "/healthz?sick=1"}
+		sick, err := New(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer sick.Close()
+		mu.Lock()
+		was := seen
+		mu.Unlock()
+		err = sick.Check(t.Context(), 0)
+		if !errors.Is(err, ErrUnhealthy) || !strings.Contains(err.Error(), "/healthz?sick=1 was answered with 503, want 200 to 299") {
+			t.Error(err)
+		}
+		s.Close()
+		if err = sick.Check(t.Context(), 0); !errors.Is(err, ErrUnhealthy) {
+			t.Errorf("nobody there: %v", err)
+		}
+		return was
+	}
+	t.Run("http", func(t *testing.T) {
+		var host string
+		got := ask(t, func(s *httptest.Server) (string, Options) {
+			s.Start()
+			host = s.Listener.Addr().String()
+			return s.URL + "/base/", Options{}
+		})
+		if want := "GET HTTP/1.1 " + host + " /base/healthz?a=%2F gateway-health"; got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	})
+	t.Run("h2c", func(t *testing.T) {
+		var host string
+		got := ask(t, func(s *httptest.Server) (string, Options) {
+			s.Config.Protocols = new(http.Protocols)
+			s.Config.Protocols.SetUnencryptedHTTP2(true)
+			s.Start()
+			host = s.Listener.Addr().String()
+			return "h2c://" + host, Options{}
+		})
+		if want := "GET HTTP/2.0 " + host + " /healthz?a=%2F gateway-health"; got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	})
+	t.Run("unix", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "api.sock")
+		got := ask(t, func(s *httptest.Server) (string, Options) {
+			l, err := net.Listen("unix", path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.Listener = l
+			s.Start()
+			return "unix://" + path, Options{}
+		})
+		if want := "GET HTTP/1.1 localhost /healthz?a=%2F gateway-health"; got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	})
+	t.Run("https", func(t *testing.T) {
+		var host string
+		got := ask(t, func(s *httptest.Server) (string, Options) {
+			s.EnableHTTP2 = true
+			s.Config.ErrorLog = log.New(io.Discard, "", 0)
+			s.StartTLS()
+			host = s.Listener.Addr().String()
+			roots := x509.NewCertPool()
+			roots.AddCert(s.Certificate())
+			return "https://" + host, Options{TLS: &tls.Config{RootCAs: roots, ServerName: "example.com"}}
+		})
+		if want := "GET HTTP/2.0 " + host + " /healthz?a=%2F gateway-health example.com"; got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	})
+	t.Run("https that nobody trusts", func(t *testing.T) {
+		s := httptest.NewUnstartedServer(nil)
+		s.Config.ErrorLog = log.New(io.Discard, "", 0)
+		s.StartTLS()
+		defer s.Close()
+		at, _ := url.Parse(s.URL)
+		u, err := New(Options{Name: "weather", Targets: []Target{{URL: at}}, Health: &Health{Path: "/"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer u.Close()
+		if err := u.Check(t.Context(), 0); err == nil || !strings.Contains(err.Error(), "certificate") {
+			t.Error(err)
+		}
+	})
+}
+
+func TestNothingRunsThatNobodyWants(t *testing.T) {
+	before := runtime.NumGoroutine()
+	at := []Target{{URL: &url.URL{Scheme: "http", Host: "127.0.0.1:1"}}, {URL: &url.URL{Scheme: "unix", Path: "/a"}}}
+	u, err := New(Options{Name: "weather", Targets: at})
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.Start()
+	defer u.Close()
+	if n := runtime.NumGoroutine(); n > before {
+		t.Errorf("%d goroutines, %d before", n, before)
+	}
+}
+
+func TestHealthIsChecked(t *testing.T) {
+	for _, h := range []Health{{}, {Path: "healthz"}, {Path: "/a b"}, {Path: "/%zz"}, {Path: "/", Interval: -1}, {Path: "/", Timeout: -1}, {Path: "/", Healthy: -1}, {Path: "/", Unhealthy: -1}} {
+		_, err := New(Options{Name: "weather", Targets: []Target{{URL: &url.URL{Scheme: "http", Host: "a"}}}, Health: &h})
+		if err == nil || !strings.Contains(err.Error(), "health") {
+			t.Errorf("%+v: %v", h, err)
+		}
+	}
+	h, err := Health{Path: "/", Interval: 500 * time.Millisecond}.filled()
+	if err != nil || *h != (Health{Path: "/", Interval: 500 * time.Millisecond, Timeout: 500 * time.Millisecond, Healthy: 2, Unhealthy: 3}) {
+		t.Errorf("%+v %v", h, err)
+	}
 }

@@ -9,6 +9,8 @@ import (
 	"net/url"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"bouncer/gateway/httperr"
 	"bouncer/gateway/scope"
@@ -154,4 +156,10 @@ func forward(u *Upstream, o Forward) string {
 		return fmt.Sprintf("%d at %s", e.Status, s.Target)
 	}
 	return fmt.Sprintf("%d %s at %s", w.Code, w.Body, s.Target)
+}
+
+// pass lets time go by in a bubble, and all that it leads to happen.
+func pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
 }

@@ -21,8 +21,10 @@ type target struct {
 	seed         uint64 // of the numbers that it draws for keys
 	path         string // decoded, without a final slash
 	rawPath      string // the same as configured, escaped
+	url          string // as configured: which target it is
 	dialer       dialer
 	transport    *http.Transport
+	checker      *checker // nil: its health is not checked
 	inFlight     atomic.Int64
 	condition
 	// onlyHTTP2: it can be asked for no WebSocket.
@@ -43,9 +45,10 @@ func newTarget(configured Target, o *Options) (*target, error) {
 		return nil, fmt.Errorf("weight %d: want 1 to %d", configured.Weight, MaxWeight)
 	}
 	t := &target{
-		name: TargetName(u), scheme: u.Scheme, host: u.Host, path: trimSlash(u.Path), rawPath: trimSlash(u.EscapedPath()),
-		weight: int64(max(configured.Weight, 1)), seed: xxhash.Sum64String(u.String()),
+		url: u.String(), name: TargetName(u), scheme: u.Scheme, host: u.Host, path: trimSlash(u.Path), rawPath: trimSlash(u.EscapedPath()),
+		weight: int64(max(configured.Weight, 1)),
 	}
+	t.seed = xxhash.Sum64String(t.url)
 	t.dialer = newDialer(o)
 	switch {
 	case u.User != nil:
@@ -72,6 +75,9 @@ func newTarget(configured Target, o *Options) (*target, error) {
 		return nil, errors.New("want a host")
 	}
 	t.transport = t.newTransport(o, &t.dialer)
+	if o.Health != nil {
+		t.checker = t.newChecker(o)
+	}
 	return t, nil
 }
 

@@ -16,6 +16,7 @@ const (
 	DefaultConnectTimeout        = time.Second
 	DefaultResponseHeaderTimeout = 10 * time.Second
 	DefaultIdleTimeout           = 90 * time.Second
+	DefaultSlowStart             = 10 * time.Second
 )
 
 // Target is one server of an Upstream.
@@ -61,6 +62,14 @@ type Options struct {
 	Circuit *Circuit
 	// Retries, if not nil, attempt again what failed, where that does no harm.
 	Retries *Retries
+	// Health, if not nil, says how targets are asked whether they are well.
+	Health *Health
+	// SlowStart is how long a target that comes back, or that Previous did not have, takes
+	// from a tenth of its share to the whole. Zero means DefaultSlowStart.
+	SlowStart time.Duration
+	// Previous is the Upstream whose place this one takes, if it takes one's: what is
+	// known of targets with the same URL is known to this one as well. It may be in use.
+	Previous *Upstream
 	// Hooks report what happened.
 	Hooks Hooks
 
@@ -80,8 +89,9 @@ type Hooks struct {
 	// NoRoom is called for each request that is refused by [Upstream.Enter], with
 	// the reason: no_room or circuit_open.
 	NoRoom func(upstream, reason string)
-	// Target is called when a target is left out because it cannot be connected to, and
-	// why, and when it comes back. It is not called for one that is alone.
+	// Target is called when a target is left out because it cannot be connected to, or
+	// fails its health checks ([ErrUnhealthy]), and why, and when it comes back. One that
+	// is alone gets its requests all the same, and it is told of its health only.
 	Target func(upstream, target string, up bool, err error)
 	// Circuit is called when the circuit of an upstream opens, and when it is closed
 	// again. No request can enter meanwhile.
@@ -111,10 +121,15 @@ type Upstream struct {
 	retries   *retries
 	hooks     Hooks
 	exchanges sync.Pool // of *exchange
+
+	start   sync.Once
+	running sync.WaitGroup // what Start has started
+	stop    context.CancelFunc
+	stopped context.Context // ends with Close
 }
 
-// New returns an Upstream. It opens no connection and starts no goroutine; an
-// error says which option is wrong.
+// New returns an Upstream. It opens no connection and starts no goroutine, which
+// [Upstream.Start] does; an error says which option is wrong.
 func New(o Options) (*Upstream, error) {
 	if o.Name == "" {
 		return nil, errors.New("upstream: want a name")
@@ -131,6 +146,7 @@ func New(o Options) (*Upstream, error) {
 		{"connect timeout", &o.ConnectTimeout, DefaultConnectTimeout},
 		{"response header timeout", &o.ResponseHeaderTimeout, DefaultResponseHeaderTimeout},
 		{"idle timeout", &o.IdleTimeout, DefaultIdleTimeout},
+		{"slow start", &o.SlowStart, DefaultSlowStart},
 	} {
 		if *d.value < 0 {
 			return nil, fmt.Errorf("upstream %q: %s: want a positive duration, got %v", o.Name, d.name, *d.value)
@@ -150,9 +166,16 @@ func New(o Options) (*Upstream, error) {
 			return nil, fmt.Errorf("upstream %q: %w", o.Name, err)
 		}
 	}
+	if o.Health != nil {
+		var err error
+		if o.Health, err = o.Health.filled(); err != nil {
+			return nil, fmt.Errorf("upstream %q: %w", o.Name, err)
+		}
+	}
 	u.room, u.retries = newRoom(&o), newRetries(o.Retries)
 	u.stall = o.ResponseHeaderTimeout
-	u.ward = &ward{began: time.Now(), patience: o.ConnectTimeout + time.Second, told: u.targetChanged}
+	u.ward = &ward{began: time.Now(), patience: o.ConnectTimeout + time.Second, slow: o.SlowStart, health: o.Health, told: u.targetChanged}
+	u.stopped, u.stop = context.WithCancel(context.Background())
 	for i, t := range o.Targets {
 		made, err := newTarget(t, &o)
 		if err != nil {
@@ -164,6 +187,9 @@ func New(o Options) (*Upstream, error) {
 		for _, t := range u.targets {
 			t.dialer.watch = func(ctx context.Context, err error) { u.ward.connected(ctx, t, err) }
 		}
+	}
+	if p := o.Previous; p != nil {
+		u.ward.succeed(p.ward, p.targets, u.targets)
 	}
 	var err error
 	if u.balancer, err = newBalancer(o.Balance, u.targets, u.ward); err != nil {
@@ -180,11 +206,43 @@ func (u *Upstream) targetChanged(t *target, up bool, err error) {
 	}
 }
 
-// Close closes the idle connections; those in use close when their requests end. Of
-// the circuit and the targets nothing is told any more. Requests that still come are carried, over new
-// connections.
+// LeftOut is a target that gets no requests while another may.
+type LeftOut struct {
+	Target string
+	Since  time.Time
+	// Unhealthy: it fails its health checks, rather than that it cannot be connected to.
+	Unhealthy bool
+}
+
+// LeftOut returns the targets that are left out, in the order of Options.Targets.
+func (u *Upstream) LeftOut() (out []LeftOut) {
+	for _, t := range u.targets {
+		if p := t.trouble.Load(); p.leftOut() {
+			out = append(out, LeftOut{Target: t.name, Since: u.ward.began.Add(p.out), Unhealthy: p.sick})
+		}
+	}
+	return out
+}
+
+// Start begins to check the health of targets, if that is wanted. It may be called
+// again, but not after [Upstream.Close].
+func (u *Upstream) Start() {
+	u.start.Do(func() {
+		for _, t := range u.targets {
+			if t.checker != nil {
+				u.running.Go(func() { u.watchOver(u.stopped, t) })
+			}
+		}
+	})
+}
+
+// Close ends what Start has started, and closes the idle connections; those in use
+// close when their requests end. Of the circuit and the targets nothing is told any
+// more. Requests that still come are carried, over new connections.
 func (u *Upstream) Close() {
 	u.room.closed.Store(true)
+	u.stop()
+	u.running.Wait()
 	for _, t := range u.targets {
 		t.transport.CloseIdleConnections()
 	}

@@ -158,9 +158,24 @@ func (t *Telemetry) UpstreamDone(upstream, address string, status int, err error
 		up = gaugeOf(!noConnection(err))
 	}
 	t.countAttempt(tg, code)
-	if tg.up != nil {
-		tg.up.Set(up)
+	if tg.up == nil {
+		return
 	}
+	tg.up.Set(up)
+	if tg.out.Load() {
+		tg.up.Set(0) // after the other: what is said of it meanwhile comes last
+	}
+}
+
+// UpstreamTarget says whether a server of an upstream is left out, whatever attempts
+// at it say. One that is not in [Labels.Targets] is not counted.
+func (t *Telemetry) UpstreamTarget(upstream, address string, out bool) {
+	tg := t.current.Load().targets[Target{Upstream: upstream, Target: address}]
+	if tg == nil {
+		return
+	}
+	tg.out.Store(out)
+	tg.up.Set(gaugeOf(!out))
 }
 
 // UpstreamRefused counts a request that was not sent to an upstream: it has no_room,

@@ -141,7 +141,7 @@ func newMetrics(reg prometheus.Registerer, o *Options, dropped func() int64) met
 		upRequests: prometheus.NewCounterVec(counter("gateway_upstream_requests_total",
 			"Attempts at an upstream, by the status it answered; error: no answer, canceled: the client left first."), []string{"upstream", "target", "code"}),
 		up: prometheus.NewGaugeVec(gauge("gateway_upstream_up",
-			"0 if the last attempt could not connect, else 1."), []string{"upstream", "target"}),
+			"0 if a target is left out, or the last attempt could not connect, else 1."), []string{"upstream", "target"}),
 		circuit: prometheus.NewGaugeVec(gauge("gateway_upstream_circuit_open",
 			"1 while an upstream is left alone because it fails, or is only tried."), []string{"upstream"}),
 		noRoom: prometheus.NewCounterVec(counter("gateway_upstream_refused_total",

@@ -46,6 +46,7 @@ type decisions struct {
 type target struct {
 	labels Target
 	up     prometheus.Gauge // nil under "other"
+	out    atomic.Bool      // it is left out, whatever an attempt says
 	counts [maxCodes + 2]cell
 
 	retired bool // guarded by Telemetry.mu
