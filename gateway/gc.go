@@ -2,10 +2,15 @@ package gateway
 
 import (
 	"context"
+	"errors"
+	"log/slog"
+	"math"
 	"os"
 	"runtime/debug"
 	"runtime/metrics"
 	"time"
+
+	"github.com/KimMachineGun/automemlimit/memlimit"
 )
 
 // How much garbage the heap may hold beside what is live. Go's own default is
@@ -54,4 +59,35 @@ func tuneGC(ctx context.Context) {
 			set = want
 		}
 	}
+}
+
+// The part of a container's memory that the runtime is to stay below, in
+// percent: it counts neither the program's own pages nor what the kernel keeps
+// for its files.
+const softPercent = 90
+
+// boundMemory has the runtime stay below the memory that this process may have,
+// as its cgroup limits it (bytes tells how much that is). The runtime takes the
+// number of processors from there, but not this; and a heap that may double
+// before it is looked at is killed at the limit, with nothing in the log. It
+// returns what puts the former bound back. Somebody who sets GOMEMLIMIT knows
+// better, and is left alone.
+func boundMemory(log *slog.Logger, bytes func() (uint64, error)) (restore func()) {
+	if os.Getenv("GOMEMLIMIT") != "" {
+		return func() {}
+	}
+	n, err := bytes()
+	switch {
+	case errors.Is(err, memlimit.ErrNoLimit), errors.Is(err, memlimit.ErrNoCgroup), errors.Is(err, memlimit.ErrCgroupsNotSupported):
+		return func() {}
+	case err != nil:
+		log.Warn("how much memory the container may have is not known; if it has a limit, set GOMEMLIMIT to nine tenths of it", "error", err)
+		return func() {}
+	case n > math.MaxInt64/100:
+		return func() {} // a way of version 1 to say that there is none
+	}
+	soft := int64(n) / 100 * softPercent
+	before := debug.SetMemoryLimit(soft)
+	log.Info("memory is limited", "limit_bytes", n, "soft_limit_bytes", soft)
+	return func() { debug.SetMemoryLimit(before) }
 }

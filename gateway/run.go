@@ -12,6 +12,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/KimMachineGun/automemlimit/memlimit"
+
 	"bouncer/gateway/config"
 	"bouncer/gateway/door"
 )
@@ -64,6 +66,7 @@ func (g *Gateway) Run(ctx context.Context, hup <-chan os.Signal) error {
 	watching, stopWatching := context.WithCancel(ctx)
 	var watchers sync.WaitGroup
 	watchers.Go(func() { g.watch(watching) })
+	defer boundMemory(g.log, memlimit.FromCgroup)()
 	watchers.Go(func() { tuneGC(watching) })
 	watchers.Go(func() {
 		for {
