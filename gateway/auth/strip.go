@@ -9,7 +9,7 @@ import (
 // Strip removes from h, the header of an outgoing request, every credential
 // that this configuration could have accepted, good or bad: Authorization
 // fields of our schemes, the key field under any spelling that an upstream
-// could take for it (x_api_key), and the configured cookies. Other cookies
+// could take for it (x_api_key, x.api.key), and the configured cookies. Other cookies
 // stay as they are, byte for byte; a Cookie field with none left goes.
 //
 // The slices of h may be those of the inbound request: they are replaced, not
@@ -114,7 +114,7 @@ func (a *Authenticator) withoutCookies(line string) string {
 
 // sameField says whether an upstream could take the field a for the field b:
 // case is no difference, and servers that hand fields on as environment
-// variables (CGI, WSGI) write both - and _ as _.
+// variables (CGI, WSGI) write every byte that is no letter or digit as _.
 func sameField(a, b string) bool {
 	if len(a) != len(b) {
 		return false
@@ -131,8 +131,8 @@ func foldField(c byte) byte {
 	switch {
 	case 'A' <= c && c <= 'Z':
 		return c + 'a' - 'A'
-	case c == '_':
-		return '-'
+	case 'a' <= c && c <= 'z', '0' <= c && c <= '9':
+		return c
 	}
-	return c
+	return '-'
 }

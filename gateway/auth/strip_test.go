@@ -32,7 +32,7 @@ func TestStrip(t *testing.T) {
 		{everything, "Authorization: Basic x", "Authorization: Basic x"},
 		{everything, "Authorization: Bearerish x", "Authorization: Bearerish x"},
 		{everything, "Authorization: Basic x|Authorization: Bearer y|Authorization: Digest z", "Authorization: Basic x|Authorization: Digest z"},
-		{everything, "X-API-Key: x|X_API_Key: x|X-API_Key: x|x_api-key: y|X-API-Keys: z", "X-Api-Keys: z"},
+		{everything, "X-API-Key: x|X_API_Key: x|X-API_Key: x|x_api-key: y|X.API.Key: x|x+api~key: y|X-API-Keys: z", "X-Api-Keys: z"},
 		{everything, "X-API-Key: x|X-API-Key: y", ""},
 		{everything, "Cookie: session=x", ""},
 		{everything, "Cookie: session=x;", ""},
@@ -101,7 +101,7 @@ func TestStripLeavesNoCredential(t *testing.T) {
 			h.Add("Authorization", value)
 		}
 		for range rapid.IntRange(0, 3).Draw(t, "keys") {
-			name := rapid.SampledFrom([]string{"X-API-Key", "x_api_key", "X_API-KEY", "x-api-key"}).Draw(t, "name")
+			name := rapid.SampledFrom([]string{"X-API-Key", "x_api_key", "X_API-KEY", "x-api-key", "X.Api.Key"}).Draw(t, "name")
 			h[name] = append(h[name], secret)
 			h.Add(name, secret)
 		}

@@ -235,8 +235,8 @@ func changesSchema(ofRequest bool) schema {
 	})
 }
 
-// anyCase is the pattern of some names of fields in any case, with underscores for
-// hyphens; * at the end is anything.
+// anyCase is the pattern of some names of fields in every spelling that
+// rewrite.SameName takes for the same; * at the end is anything.
 func anyCase(names []string) string {
 	var b strings.Builder
 	for i, name := range names {
@@ -246,7 +246,7 @@ func anyCase(names []string) string {
 		for _, c := range name {
 			switch {
 			case c == '-':
-				b.WriteString("[_-]")
+				b.WriteString("[^A-Za-z0-9]")
 			case c == '*':
 				b.WriteString(".*")
 			default:

@@ -239,7 +239,7 @@ func (x *exchange) rewrite(p *httputil.ProxyRequest) {
 	out.Host = x.forward.Fields.Host(x.client, x.scope) // empty: the URL's
 	out.Header = outgoing(x.client, x.scope, x.forward, x.webSocket)
 	for name := range out.Trailer {
-		if forbiddenTrailer(name) {
+		if forbiddenTrailer(name) || x.forward.replaces(name, x.scope) {
 			delete(out.Trailer, name)
 		}
 	}

@@ -5,11 +5,12 @@ import (
 	"strings"
 
 	"bouncer/gateway/httperr"
+	"bouncer/gateway/rewrite"
 	"bouncer/gateway/scope"
 )
 
 // ours reports whether a field belongs to the gateway and is removed from what
-// a client sent. The name may be in any case and have underscores for hyphens.
+// a client sent, in any spelling that rewrite.SameName takes for the same.
 func ours(name string) bool {
 	if len(name) < 5 { // the shortest is Proxy
 		return false
@@ -19,25 +20,25 @@ func ours(name string) bool {
 		switch name[2] | 0x20 {
 		case 'f':
 			const prefix = "x-forwarded"
-			return len(name) >= len(prefix) && folds(name[:len(prefix)], prefix) &&
-				(len(name) == len(prefix) || hyphen(name[len(prefix)]) == '-')
+			return len(name) >= len(prefix) && rewrite.SameName(name[:len(prefix)], prefix) &&
+				(len(name) == len(prefix) || rewrite.SameName(name[len(prefix):len(prefix)+1], "-"))
 		case 'r':
 			const prefix = "x-real-"
-			return len(name) > len(prefix) && folds(name[:len(prefix)], prefix) || folds(name, "x-request-id")
+			return len(name) > len(prefix) && rewrite.SameName(name[:len(prefix)], prefix) || rewrite.SameName(name, "x-request-id")
 		case 'a':
-			return folds(name, "x-auth-user") || folds(name, "x-auth-tenant") ||
-				folds(name, "x-auth-plan") || folds(name, "x-auth-key-id")
+			return rewrite.SameName(name, "x-auth-user") || rewrite.SameName(name, "x-auth-tenant") ||
+				rewrite.SameName(name, "x-auth-plan") || rewrite.SameName(name, "x-auth-key-id")
 		}
 	case 'f':
-		return folds(name, "forwarded")
+		return rewrite.SameName(name, "forwarded")
 	case 'p':
-		return folds(name, "proxy")
+		return rewrite.SameName(name, "proxy")
 	case 't':
-		return folds(name, "true-client-ip") || twin(name, "transfer-encoding")
+		return rewrite.SameName(name, "true-client-ip") || twin(name, "transfer-encoding")
 	case 'c':
 		return twin(name, "content-length")
 	case 'h':
-		return folds(name, "http2-settings") // of a refused upgrade
+		return rewrite.SameName(name, "http2-settings") // of a refused upgrade
 	}
 	return false
 }
@@ -49,55 +50,30 @@ func ours(name string) bool {
 func namesClient(name, configured string) bool {
 	switch len(name) {
 	case len("X-Client-IP"):
-		if folds(name, "x-client-ip") {
+		if rewrite.SameName(name, "x-client-ip") {
 			return true
 		}
 	case len("CF-Connecting-IP"): // as long as Fastly-Client-IP
-		if folds(name, "cf-connecting-ip") || folds(name, "fastly-client-ip") {
+		if rewrite.SameName(name, "cf-connecting-ip") || rewrite.SameName(name, "fastly-client-ip") {
 			return true
 		}
 	case len("X-Cluster-Client-IP"):
-		if folds(name, "x-cluster-client-ip") {
+		if rewrite.SameName(name, "x-cluster-client-ip") {
 			return true
 		}
 	}
-	return configured != "" && len(name) == len(configured) && folds(name, strings.ToLower(configured))
+	return configured != "" && rewrite.SameName(name, configured)
 }
 
-// folds reports whether name is the lower-case want, ignoring case and taking
-// underscores for hyphens.
-func folds(name, want string) bool {
-	if len(name) != len(want) {
-		return false
-	}
-	for i := range len(name) {
-		c := hyphen(name[i])
-		if 'A' <= c && c <= 'Z' {
-			c |= 0x20
-		}
-		if c != want[i] {
-			return false
-		}
-	}
-	return true
-}
-
-// twin reports whether name is want with an underscore in it: to a CGI-like
-// server a second framing field beside the true one.
+// twin reports whether name is want in another spelling than that of its standard:
+// to a CGI-like server a second framing field beside the true one.
 func twin(name, want string) bool {
-	return folds(name, want) && strings.IndexByte(name, '_') >= 0
+	return rewrite.SameName(name, want) && !strings.EqualFold(name, want)
 }
 
-func hyphen(c byte) byte {
-	if c == '_' {
-		return '-'
-	}
-	return c
-}
-
-// forbiddenTrailer reports whether a trailer field from a client is dropped:
-// the gateway's own, and those that frame, route or authenticate a message and
-// so come too late (RFC 9110 section 6.5.1).
+// forbiddenTrailer reports whether a trailer field is dropped, a client's or an
+// upstream's: those that frame, route or authenticate a message come too late in
+// one (RFC 9110 section 6.5.1).
 func forbiddenTrailer(name string) bool {
 	switch name {
 	case "Connection", "Content-Encoding", "Content-Length", "Content-Range", "Content-Type", "Cookie", "Expect",
@@ -105,7 +81,13 @@ func forbiddenTrailer(name string) bool {
 		"Trailer", "Transfer-Encoding", "Upgrade", "Via", "Traceparent", "Tracestate":
 		return true
 	}
-	return ours(name)
+	return false
+}
+
+// replaces reports whether what a client sent under this name, in the header or the
+// trailers, is not for the upstream: the gateway has its own word for it, or the route.
+func (o *Forward) replaces(name string, s *scope.Request) bool {
+	return ours(name) || o.Fields.Replaces(name) || !s.PeerTrusted && namesClient(name, o.ClientField)
 }
 
 // maxFields is how many fields setFields sets at most.
@@ -143,7 +125,7 @@ func hopByHop(name string) bool {
 func outgoing(in *http.Request, s *scope.Request, o Forward, webSocket bool) http.Header {
 	out := make(http.Header, len(in.Header)+maxFields)
 	for name, values := range in.Header {
-		if !hopByHop(name) && !ours(name) && (s.PeerTrusted || !namesClient(name, o.ClientField)) {
+		if !hopByHop(name) && !o.replaces(name, s) {
 			out[name] = values
 		}
 	}

@@ -9,12 +9,14 @@ import (
 	"net/netip"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"bouncer/gateway/proxy"
+	"bouncer/gateway/rewrite"
 	"bouncer/gateway/scope"
 )
 
@@ -100,7 +102,8 @@ var forged = []string{
 func spellings(name string) []string {
 	under := strings.ReplaceAll(name, "-", "_")
 	mixed := strings.Replace(name, "-", "_", 1)
-	return []string{name, strings.ToLower(name), strings.ToUpper(name), under, strings.ToLower(under), strings.ToUpper(under), mixed}
+	dots, signs := strings.ReplaceAll(name, "-", "."), strings.ReplaceAll(name, "-", "+")
+	return []string{name, strings.ToLower(name), strings.ToUpper(name), under, strings.ToLower(under), strings.ToUpper(under), mixed, dots, signs}
 }
 
 func TestForgedFieldsGo(t *testing.T) {
@@ -116,7 +119,7 @@ func TestForgedFieldsGo(t *testing.T) {
 				fmt.Fprintf(&b, "%s: evil\r\n%s: evil2\r\n", n, n)
 			}
 		}
-		b.WriteString("Transfer_Encoding: evil\r\ncontent_length: evil\r\n\r\n")
+		b.WriteString("Transfer_Encoding: evil\r\ncontent_length: evil\r\nContent.Length: evil\r\n\r\n")
 		g := newGateway(t, settings{}, upstream) // nobody is known: nothing replaces them
 		roundTrip(t, g.address(), b.String())
 		head := receive(t, heads, "a request")
@@ -126,6 +129,41 @@ func TestForgedFieldsGo(t *testing.T) {
 		if n := strings.Count(head, "X-Filler-"); n != filler {
 			t.Errorf("want %d other fields, got %d", filler, n)
 		}
+	}
+}
+
+// A field that the route sets or removes has no other spelling that a server of the
+// kind of CGI would take for it, in the header or the trailers.
+func TestWhatTheRouteSetsHasNoTwin(t *testing.T) {
+	fields, err := rewrite.NewFields(rewrite.Changes{
+		Remove: []string{"X-Debug-Mode"},
+		Set:    []rewrite.Field{{Name: "X-Caller", Value: "{user}"}, {Name: "X-Tenant-Id", Value: "{tenant}"}},
+		Add:    []rewrite.Field{{Name: "X-Scope", Value: "read"}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	upstream, heads := recorder(t)
+	for user, want := range map[string][]string{"priya123": {"priya123"}, "": nil} {
+		g := newGateway(t, settings{scope: scope.Request{User: user}, forward: proxy.Forward{Fields: fields}}, upstream)
+		var b strings.Builder
+		for _, name := range []string{"X-Caller", "X-Tenant-Id", "X-Debug-Mode"} {
+			for _, n := range spellings(name) {
+				fmt.Fprintf(&b, "%s: evil\r\n", n)
+			}
+		}
+		roundTrip(t, g.address(), "GET / HTTP/1.1\r\nHost: a\r\n"+b.String()+"X--Caller: 1\r\nX.Scope: 2\r\n\r\n")
+		head := receive(t, heads, "a request")
+		got := fieldsOf(head)
+		if strings.Contains(head, "evil") || !slices.Equal(got["X-Caller"], want) || got["X-Scope"][0] != "read" {
+			t.Errorf("want none of the client's, got:\n%s", head)
+		}
+		if !strings.Contains(head, "X--Caller: 1") || !strings.Contains(head, "X.scope: 2") {
+			t.Errorf("want what is no twin, and those of what is added, got:\n%s", head)
+		}
+	}
+	if n := testing.AllocsPerRun(100, func() { fields.Replaces("X.Tenant.Id") }); n != 0 {
+		t.Errorf("%v allocations for a name", n)
 	}
 }
 
@@ -238,9 +276,13 @@ func TestRequestTrailers(t *testing.T) {
 		got <- head + body
 		_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
 	})
-	g := newGateway(t, settings{forward: proxy.Forward{Strip: func(h http.Header) { h.Del("X-Api-Key") }}}, upstream)
-	roundTrip(t, g.address(), "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum, X-Auth-User, X_Forwarded_For, X-Api-Key, Authorization\r\n\r\n"+
-		"3\r\nabc\r\n0\r\nX-Sum: 42\r\nX-Auth-User: evil\r\nX_Forwarded_For: evil\r\nX-Api-Key: evil\r\nAuthorization: evil\r\nX-Request-Id: evil\r\nX-Unannounced: 1\r\n\r\n")
+	fields, err := rewrite.NewFields(rewrite.Changes{Set: []rewrite.Field{{Name: "X-Caller", Value: "{user}"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := newGateway(t, settings{forward: proxy.Forward{Strip: func(h http.Header) { h.Del("X-Api-Key") }, Fields: fields}}, upstream)
+	roundTrip(t, g.address(), "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum, X-Auth-User, X.Auth.User, X-Caller, X_Caller, CF-Connecting-IP, X_Forwarded_For, X-Api-Key, Authorization\r\n\r\n"+
+		"3\r\nabc\r\n0\r\nX-Sum: 42\r\nX-Auth-User: evil\r\nX.Auth.User: evil\r\nX-Caller: evil\r\nX_Caller: evil\r\nCF-Connecting-IP: evil\r\nX_Forwarded_For: evil\r\nX-Api-Key: evil\r\nAuthorization: evil\r\nX-Request-Id: evil\r\nX-Unannounced: 1\r\n\r\n")
 	all := receive(t, got, "a request")
 	if strings.Contains(all, "evil") || !strings.HasSuffix(all, "3\r\nabc\r\n0\r\nX-Sum: 42\r\n\r\n") || !strings.Contains(all, "\r\nTrailer: X-Sum\r\n") {
 		t.Errorf("want only X-Sum, got %q", all)

@@ -195,6 +195,26 @@ func (f *Fields) Host(r *http.Request, s *scope.Request) string {
 	return ""
 }
 
+// Replaces reports whether a field of a request is one that is removed or set here,
+// or one that a server could take for it: then what the client sent is dropped, in
+// the header and in the trailers. See [SameName].
+func (f *Fields) Replaces(name string) bool {
+	if f == nil {
+		return false
+	}
+	for _, removed := range f.remove {
+		if SameName(name, removed) {
+			return true
+		}
+	}
+	for i := range f.set {
+		if SameName(name, f.set[i].name) {
+			return true
+		}
+	}
+	return false
+}
+
 // CheckName reports why a field cannot be changed by a route: it is no field name,
 // belongs to the connection or to the framing of the message (RFC 9110 section
 // 7.6.1), or is one that the gateway sets in its own name.
@@ -207,10 +227,9 @@ func CheckName(name string) error {
 	if name == "" {
 		return errors.New("is not the name of a field; want letters, digits and -")
 	}
-	lower := strings.ReplaceAll(strings.ToLower(name), "_", "-")
 	is := func(fixed string) bool {
 		prefix, any := strings.CutSuffix(fixed, "*")
-		return lower == fixed || any && strings.HasPrefix(lower, prefix)
+		return SameName(name, fixed) || any && len(name) >= len(prefix) && SameName(name[:len(prefix)], prefix)
 	}
 	switch {
 	case slices.ContainsFunc(framing, is):
@@ -235,5 +254,5 @@ var (
 )
 
 // FixedNames returns the fields that no route can change, as [CheckName] has it: in
-// lower case, - for underscores too, * at the end for anything.
+// lower case, - for every byte that is no letter or digit, * at the end for anything.
 func FixedNames() []string { return slices.Concat(framing, own) }

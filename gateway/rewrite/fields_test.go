@@ -68,7 +68,7 @@ func TestWhatNoRouteCanChange(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{
 		"", "a b", "a:b", "ü", "Connection", "transfer-encoding", "Content_Length", "X-Forwarded-For", "x_forwarded_anything", "X-Real-IP",
-		"X-Auth-User", "Via", "traceparent", "X-Request-ID", "RateLimit", "X-RateLimit-Limit",
+		"X-Auth-User", "x.auth.user", "X.Forwarded.For", "Via", "traceparent", "X-Request-ID", "RateLimit", "X-RateLimit-Limit",
 	} {
 		for _, c := range []rewrite.Changes{
 			{Remove: []string{name}}, {Set: []rewrite.Field{{name, "x"}}}, {Add: []rewrite.Field{{name, "x"}}},
