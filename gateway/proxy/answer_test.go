@@ -75,6 +75,8 @@ func TestAnswersPassUnchanged(t *testing.T) {
 	}
 	check("GET", "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nEtag: \"a\"\r\nServer: x\r\n\r\nhi", "hi", "Etag: \"a\"", "Content-Length: 2", "Content-Type: ", "Server: x")
 	check("GET", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n<p\r\n1\r\n>\r\n0\r\n\r\n", "<p>", "Content-Type: ")
+	// Framed twice: as RFC 9112 section 6.3 reads it, and passed on as one that is right.
+	check("GET", "HTTP/1.1 200 OK\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n", "hello", "Content-Length: 5")
 	check("GET", "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nto the end", "to the end", "Connection: ", "Content-Type: ")
 	check("GET", "HTTP/1.1 200 OK\r\nConnection: X-Hop\r\nX-Hop: 1\r\nKeep-Alive: 5\r\nContent-Length: 1\r\n\r\n1", "1", "X-Hop: ", "Keep-Alive: ", "Connection: ")
 	check("GET", "HTTP/1.1 404 Not Found\r\nContent-Length: 4\r\nContent-Type: text/plain\r\n\r\nnope", "nope", "Content-Type: text/plain")
