@@ -83,7 +83,7 @@ func (g *Gateway) applyLocked(cfg *config.Config) error {
 	}
 	up, err := makeUpstreams(cfg, g.upstreams, proxy.Hooks{
 		Done: g.upstreamDone, NoRoom: g.telemetry.UpstreamRefused, Circuit: g.circuitChanged, Target: g.targetChanged,
-		Retry: g.telemetry.UpstreamRetry, WebSocketEnded: g.webSocketEnded,
+		Moved: g.targetMoved, Retry: g.telemetry.UpstreamRetry, WebSocketEnded: g.webSocketEnded,
 	})
 	if err != nil {
 		return err
@@ -190,6 +190,11 @@ func (g *Gateway) targetChanged(upstream, target string, up bool, err error) {
 	default:
 		g.log.Error("a target cannot be connected to; it is left out, and tried now and then", "upstream", upstream, "target", target, "error", err)
 	}
+}
+
+// targetMoved says that a target's name means other addresses than before.
+func (g *Gateway) targetMoved(upstream, target string) {
+	g.log.Info("the name of a target has other addresses now; new requests go there", "upstream", upstream, "target", target)
 }
 
 // showTargets tells the metrics what an upstream knows of its targets from the one

@@ -65,7 +65,7 @@ func sick(t *testing.T, o Options, targets int) (*Upstream, func() []time.Durati
 		t.Fatal(err)
 	}
 	for _, target := range u.targets {
-		target.transport.DialContext = func(context.Context, string, string) (net.Conn, error) {
+		target.transport.Load().DialContext = func(context.Context, string, string) (net.Conn, error) {
 			here, there := net.Pipe()
 			go func() {
 				defer there.Close()

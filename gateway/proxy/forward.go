@@ -110,12 +110,13 @@ type exchange struct {
 	bare      http.Request // the client's without fields, for ReverseProxy
 	forward   Forward
 	webSocket bool
-	target    int    // index of the target in use
-	been      []bool // which targets the request was at, this one among them, since the last pause
-	tried     int    // how many that are
-	rounds    int    // pauses so far, each before all targets may be tried again
-	repeats   int    // attempts so far that the budget paid for
-	there     bool   // the request is at the target in use
+	target    int             // index of the target in use
+	been      []bool          // which targets the request was at, this one among them, since the last pause
+	tried     int             // how many that are
+	rounds    int             // pauses so far, each before all targets may be tried again
+	repeats   int             // attempts so far that the budget paid for
+	there     bool            // the request is at the target in use
+	via       *http.Transport // its connections, as long as the request is there
 	start     time.Time
 	upload    *upload // nil without a request body
 	stop      func()  // releases the upload's context
@@ -180,6 +181,10 @@ func (x *exchange) leave(status int, err error) {
 	t := x.u.targets[x.target]
 	t.inFlight.Add(-1)
 	x.there = false
+	if x.via != nil && (x.via != t.transport.Load() || x.u.room.closed.Load()) {
+		x.via.CloseIdleConnections() // it is nobody's any more
+	}
+	x.via = nil
 	x.scope.UpstreamStatus, x.scope.UpstreamErr = status, err
 	d := time.Since(x.start)
 	x.scope.UpstreamDuration += d
@@ -273,7 +278,8 @@ func (x *exchange) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	for {
 		out, heard := x.listen(r)
-		res, err := x.u.targets[x.target].transport.RoundTrip(out)
+		x.via = x.u.targets[x.target].transport.Load()
+		res, err := x.via.RoundTrip(out)
 		next := -1
 		if isDialError(err) && ctx.Err() == nil {
 			next = x.passOver(err)

@@ -22,6 +22,7 @@ type piped struct {
 	t     testing.TB
 	mu    sync.Mutex
 	hosts map[string]*pipedServer
+	all   []*pipedServer // those as well in whose place another one is
 }
 
 // pipedServer is a net.Listener.
@@ -36,14 +37,15 @@ type pipedServer struct {
 func newPiped(t testing.TB) *piped {
 	n := &piped{t: t, hosts: map[string]*pipedServer{}}
 	t.Cleanup(func() {
-		for _, s := range n.hosts {
+		for _, s := range n.all {
 			_ = s.server.Close()
 		}
 	})
 	return n
 }
 
-// serve puts a server behind host, over HTTP/1 and HTTP/2.
+// serve puts a server behind host, over HTTP/1 and HTTP/2. One that was there goes on
+// with the connections that it has.
 func (n *piped) serve(host string, h http.HandlerFunc) *pipedServer {
 	s := &pipedServer{conns: make(chan net.Conn), done: make(chan struct{})}
 	s.server.Handler = h
@@ -62,6 +64,7 @@ func (n *piped) serve(host string, h http.HandlerFunc) *pipedServer {
 	}
 	n.mu.Lock()
 	n.hosts[host] = s
+	n.all = append(n.all, s)
 	n.mu.Unlock()
 	go func() { _ = s.server.Serve(s) }()
 	return s
@@ -132,6 +135,9 @@ func (s *pipedServer) Addr() net.Addr { return new(net.UnixAddr) }
 func (n *piped) upstream(o Options, targets ...string) *Upstream {
 	n.t.Helper()
 	o.Name, o.dial = "weather", n.dial
+	if o.resolve == nil {
+		o.resolve = func(context.Context, string) ([]string, error) { return []string{"10.0.0.1"}, nil }
+	}
 	for _, s := range targets {
 		u, err := url.Parse(s)
 		if err != nil {
@@ -148,8 +154,10 @@ func (n *piped) upstream(o Options, targets ...string) *Upstream {
 }
 
 // forward carries a GET and says what came of it: a status, the body, and the target.
-func forward(u *Upstream, o Forward) string {
-	w, s := httptest.NewRecorder(), scope.Request{ID: "req-1"}
+func forward(u *Upstream, o Forward) string { return forwardAs(u, "", o) }
+
+func forwardAs(u *Upstream, user string, o Forward) string {
+	w, s := httptest.NewRecorder(), scope.Request{ID: "req-1", User: user}
 	r := httptest.NewRequest(http.MethodGet, "/a", nil)
 	if e := u.Forward(w, r, &s, o); e != nil {
 		httperr.Write(w, r, s.ID, e)

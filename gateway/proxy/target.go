@@ -23,8 +23,10 @@ type target struct {
 	rawPath      string // the same as configured, escaped
 	url          string // as configured: which target it is
 	dialer       dialer
-	transport    *http.Transport
-	checker      *checker // nil: its health is not checked
+	transport    atomic.Pointer[http.Transport] // replaced when its name has moved
+	fresh        func() *http.Transport         // makes another one
+	movable      string                         // the name that may move; empty: it has none
+	checker      *checker                       // nil: its health is not checked
 	inFlight     atomic.Int64
 	condition
 	// onlyHTTP2: it can be asked for no WebSocket.
@@ -74,7 +76,9 @@ func newTarget(configured Target, o *Options) (*target, error) {
 	if u.Hostname() == "" && u.Scheme != "unix" {
 		return nil, errors.New("want a host")
 	}
-	t.transport = t.newTransport(o, &t.dialer)
+	t.movable = movable(u)
+	t.fresh = func() *http.Transport { return t.newTransport(o, &t.dialer) }
+	t.transport.Store(t.fresh())
 	if o.Health != nil {
 		t.checker = t.newChecker(o)
 	}

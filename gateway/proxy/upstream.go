@@ -75,6 +75,8 @@ type Options struct {
 
 	// dial connects in place of a net.Dialer; nil but in tests.
 	dial func(ctx context.Context, network, address string) (net.Conn, error)
+	// resolve says which addresses a name has, in place of net.DefaultResolver; nil but in tests.
+	resolve func(ctx context.Context, host string) ([]string, error)
 }
 
 // Hooks report what happened; nil functions are skipped. They are called on
@@ -93,6 +95,8 @@ type Hooks struct {
 	// fails its health checks ([ErrUnhealthy]), and why, and when it comes back. One that
 	// is alone gets its requests all the same, and it is told of its health only.
 	Target func(upstream, target string, up bool, err error)
+	// Moved is called when the name of a target has come to mean other addresses.
+	Moved func(upstream, target string)
 	// Circuit is called when the circuit of an upstream opens, and when it is closed
 	// again. No request can enter meanwhile.
 	Circuit func(upstream string, open bool)
@@ -120,7 +124,8 @@ type Upstream struct {
 	room      *room
 	retries   *retries
 	hooks     Hooks
-	exchanges sync.Pool // of *exchange
+	resolve   func(ctx context.Context, host string) ([]string, error) // nil: as the system does
+	exchanges sync.Pool                                                // of *exchange
 
 	start   sync.Once
 	running sync.WaitGroup // what Start has started
@@ -134,7 +139,7 @@ func New(o Options) (*Upstream, error) {
 	if o.Name == "" {
 		return nil, errors.New("upstream: want a name")
 	}
-	u := &Upstream{name: o.Name, hooks: o.Hooks}
+	u := &Upstream{name: o.Name, hooks: o.Hooks, resolve: o.resolve}
 	if len(o.Targets) == 0 {
 		return nil, fmt.Errorf("upstream %q: want at least one target", o.Name)
 	}
@@ -224,26 +229,30 @@ func (u *Upstream) LeftOut() (out []LeftOut) {
 	return out
 }
 
-// Start begins to check the health of targets, if that is wanted. It may be called
-// again, but not after [Upstream.Close].
+// Start begins to check the health of targets, if that is wanted, and to look now and
+// then where their names point, if they have any. It may be called again, but not after
+// [Upstream.Close].
 func (u *Upstream) Start() {
 	u.start.Do(func() {
 		for _, t := range u.targets {
 			if t.checker != nil {
 				u.running.Go(func() { u.watchOver(u.stopped, t) })
 			}
+			if t.movable != "" {
+				u.running.Go(func() { u.follow(u.stopped, t) })
+			}
 		}
 	})
 }
 
 // Close ends what Start has started, and closes the idle connections; those in use
-// close when their requests end. Of the circuit and the targets nothing is told any
+// close when their requests end (of HTTP/2, when no other is on them). Of the circuit and the targets nothing is told any
 // more. Requests that still come are carried, over new connections.
 func (u *Upstream) Close() {
 	u.room.closed.Store(true)
 	u.stop()
 	u.running.Wait()
 	for _, t := range u.targets {
-		t.transport.CloseIdleConnections()
+		t.transport.Load().CloseIdleConnections()
 	}
 }

@@ -163,6 +163,17 @@ func (w *ward) try(t *target, now time.Duration) bool {
 	return true
 }
 
+// moved takes note that a target is at other addresses now: where it could not be
+// connected to at the old ones, one request may try at once.
+func (w *ward) moved(t *target) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	t.failed.Store(0)
+	if p := t.trouble.Load(); p.leftOut() && !p.sick {
+		w.setLocked(t, &trouble{rest: p.rest, until: w.now(), out: p.out}, nil)
+	}
+}
+
 // checkEnded takes note of what came of a health check. The first one decides by
 // itself; then it takes as many in a row as Health says. A target that could not be
 // connected to is well again when its time is over and a check passes, as when a request
