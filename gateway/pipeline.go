@@ -144,6 +144,7 @@ func (s *snapshot) findClient(x *exchange, r *http.Request) {
 	}
 	x.response.id = x.ID
 	if res.Ignored {
+		s.gw.telemetry.UntrustedForwarding()
 		s.gw.warnUntrusted(x.Peer, s.cfg.ClientIP.Header)
 	}
 }

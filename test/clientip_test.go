@@ -86,6 +86,9 @@ func TestForgedAddressesGetNoFreshBuckets(t *testing.T) {
 					warnings++
 				}
 			}
+			if n := g.value("gateway_untrusted_forwarding_total"); n != 50 {
+				t.Errorf("%v requests of a peer that is not believed are counted, want 50", n)
+			}
 			if warnings != 1 {
 				t.Errorf("%d warnings that a peer is not believed, want one, not one a request", warnings)
 			}

@@ -87,6 +87,10 @@ func (t *Telemetry) Auth(method, outcome string) {
 // exist. Which plan goes to the log: it is not ours, so it is no label.
 func (t *Telemetry) UnknownPlan() { t.unknown.Inc() }
 
+// UntrustedForwarding counts a request whose peer says who its client is and is
+// not believed. Many of them are a balancer that nobody has told the gateway of.
+func (t *Telemetry) UntrustedForwarding() { t.untrusted.Inc() }
+
 // StoreTook observes how long the limit store took to decide one request.
 func (t *Telemetry) StoreTook(d time.Duration) { t.storeTook.Observe(d.Seconds()) }
 

@@ -21,6 +21,7 @@ type metrics struct {
 	fallback   *prometheus.GaugeVec // mode
 	overflow   prometheus.Counter
 	unknown    prometheus.Counter
+	untrusted  prometheus.Counter
 	leased     prometheus.Gauge
 	stranded   prometheus.Counter
 	leasesFull prometheus.Counter
@@ -130,6 +131,8 @@ func newMetrics(reg prometheus.Registerer, o *Options, dropped func() int64) met
 			"Charges, WebSockets and connections that were counted in a budget shared with others because a table in this process was full.")),
 		unknown: prometheus.NewCounter(counter("gateway_unknown_plan_total",
 			"Callers whose credential names a plan that does not exist, given the default plan.")),
+		untrusted: prometheus.NewCounter(counter("gateway_untrusted_forwarding_total",
+			"Requests with the configured client-address field from a peer that is not trusted for it, whose own address was taken.")),
 		leased: prometheus.NewGauge(gauge("gateway_lease_blocks",
 			"Blocks of budget that this instance has taken out of the shared store in advance.")),
 		stranded: prometheus.NewCounter(counter("gateway_lease_stranded_units_total",
@@ -210,7 +213,7 @@ func newMetrics(reg prometheus.Registerer, o *Options, dropped func() int64) met
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		collectors.NewBuildInfoCollector(),
 		m.requests, m.duration, m.added, m.inFlight, m.decisions, m.remaining, m.storeTook,
-		m.fallback, m.overflow, m.unknown, m.leased, m.stranded, m.leasesFull, m.instances, m.upRequests, m.up,
+		m.fallback, m.overflow, m.unknown, m.untrusted, m.leased, m.stranded, m.leasesFull, m.instances, m.upRequests, m.up,
 		m.lastOK, m.lastOKTime, m.configInfo, m.shared, m.circuit, m.noRoom, m.retries, m.certExpiry,
 		m.sockets, m.noSocket, m.noPlace, ended, storeErrors, units, auth, reloads, logDropped, denials, pushedOut,
 	)

@@ -80,6 +80,7 @@ func exercise(tm *Telemetry) {
 	tm.Decided("weather", "free", "per-minute", "memory", Enforced, true, 5, 20)
 	tm.Auth("jwt", AuthAccepted)
 	tm.UnknownPlan()
+	tm.UntrustedForwarding()
 	tm.StoreTook(time.Millisecond)
 	tm.StoreFailed("timeout")
 	tm.FallbackActive(true)
@@ -106,6 +107,7 @@ func TestEveryEventReachesItsMetric(t *testing.T) {
 		`gateway_ratelimit_decisions_total{limit="per-minute",outcome="denied",plan="free",route="weather",source="memory"}`:  "0",
 		`gateway_auth_total{method="jwt",outcome="accepted"}`:                                                                 "1",
 		`gateway_unknown_plan_total`:                                                                                          "1",
+		`gateway_untrusted_forwarding_total`:                                                                                  "1",
 		`gateway_store_duration_seconds_count`:                                                                                "1",
 		`gateway_store_errors_total{kind="timeout"}`:                                                                          "1",
 		`gateway_fallback_active{mode="local_cap"}`:                                                                           "1",
@@ -146,6 +148,7 @@ func TestSeriesWithFixedLabelsStartAtZero(t *testing.T) {
 		`gateway_fallback_active{mode="allow"}`:                                "",
 		`gateway_store_overflow_total`:                                         "0",
 		`gateway_unknown_plan_total`:                                           "0",
+		`gateway_untrusted_forwarding_total`:                                   "0",
 		`gateway_instances`:                                                    "1",
 		`gateway_upstream_up{target="127.0.0.1:9001",upstream="weather"}`:      "1",
 		`gateway_config_reloads_total{outcome="applied"}`:                      "0",
