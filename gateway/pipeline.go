@@ -155,7 +155,9 @@ func (s *snapshot) findRoute(x *exchange, r *http.Request) *httperr.Error {
 	x.Request.Route, x.Cost = telemetry.Unmatched, 1
 	refused := door.Refused(r)
 	if refused == nil {
-		x.route, x.preflight, refused = s.routes.match(r)
+		var m match
+		m, refused = s.routes.match(r)
+		x.route, x.preflight, x.response.browser = m.route, m.browser.asks, m.browser
 	} else if r.ProtoMajor == 1 {
 		r.Host, r.URL.Path = "", "" // they are not the client's, so the log has none
 	}

@@ -230,8 +230,8 @@ func Matches(c *config.Route, r *http.Request) bool {
 	if err := rs.add(c.Host, c.Path, &route{name: c.Name, methods: c.Methods, headers: c.Headers, cors: makeCORS(c)}); err != nil {
 		return false
 	}
-	rt, _, _ := rs.match(r)
-	return rt != nil
+	m, _ := rs.match(r)
+	return m.route != nil && !m.browser.refused
 }
 
 // KeyCaller is who has the key of that id, by the key file; nil if there is none.

@@ -25,6 +25,7 @@ type response struct {
 	request   *http.Request
 	scope     *scope.Request
 	route     *route               // nil if there is none
+	browser   browser              // who asks from another site's page
 	own       bool                 // the answer is the gateway's, not an upstream's
 	decisions []ratelimit.Decision // what the fields tell; empty: nothing
 	cost      int64                // what was asked of them, in units
@@ -78,10 +79,8 @@ func (w *response) finishHeader(status int) {
 		if w.own {
 			h["Content-Type"] = kind // what it is does not change with what it is called
 		}
-		if w.route.cors != nil {
-			tellBrowser(w.route.cors, h, w.request)
-		}
 	}
+	w.browser.tell(h, w.request)
 	h["X-Request-Id"] = []string{w.id} // the one the log has, whatever the upstream calls it
 	if w.leaving {
 		h["Connection"] = []string{"close"} // go elsewhere next time; HTTP/2 is told by GOAWAY

@@ -224,28 +224,36 @@ func (rs *router) add(host, pattern string, rt *route) error {
 	return rs.hosts[host].add(host, pattern, rt)
 }
 
+// A match is what became of looking for a request's route.
+type match struct {
+	route   *route // nil if none takes the request
+	browser browser
+}
+
 // match returns the request's route, or the answer if there is none. A preflight
-// is of the route that it asks about, if that has CORS.
-func (rs *router) match(r *http.Request) (rt *route, preflight bool, refused *httperr.Error) {
+// is of the route that it asks about, if that has CORS; of a path that has it the
+// gateway answers all that no other route takes.
+func (rs *router) match(r *http.Request) (match, *httperr.Error) {
 	if r.Method == http.MethodConnect { // its target is no path
-		return nil, false, (&proxy.Forward{}).Refuse(r)
+		return match{}, (&proxy.Forward{}).Refuse(r)
 	}
 	path, ok := matchPath(r)
 	if !ok {
-		return nil, false, badPath()
+		return match{}, badPath()
 	}
 	host := hostname(r.Host)
 	found := rs.find(host, path)
 	if found == nil {
-		return nil, false, noRoute()
+		return match{}, noRoute()
 	}
 	if strings.ContainsAny(path, ";%") && rs.misread(host, path, found) {
-		return nil, false, badPath()
+		return match{}, badPath()
 	}
-	if about := preflightOf(r); about != "" {
+	about := preflightOf(r)
+	if about != "" {
 		for _, rt := range found.routes {
 			if rt.cors != nil && rt.allows(about) && rt.wantsNamed(r.Header) {
-				return rt, true, nil
+				return match{rt, browser{cors: rt.cors, asks: true}}, nil
 			}
 		}
 	}
@@ -254,19 +262,44 @@ func (rs *router) match(r *http.Request) (rt *route, preflight bool, refused *ht
 		if !rt.wants(r.Header) {
 			continue
 		}
-		if rt.allows(r.Method) {
-			return rt, false, nil
+		if rt.allows(r.Method) && (about == "" || rt.cors == nil) {
+			return match{rt, browser{cors: rt.cors}}, nil
 		}
 		wanted = append(wanted, rt)
 	}
-	if wanted == nil {
-		return nil, false, noRoute()
+	var none match
+	if teller := found.teller(r); teller != nil {
+		none.browser = browser{cors: teller.cors, asks: about != "", refused: true}
+		if about != "" {
+			none.route = teller
+			return none, nil
+		}
 	}
-	return nil, false, &httperr.Error{
+	if wanted == nil {
+		return none, noRoute()
+	}
+	return none, &httperr.Error{
 		Status: http.StatusMethodNotAllowed, Reason: "method_not_allowed",
 		Detail: "This path does not take this method; the Allow field lists those it takes.",
 		Header: http.Header{"Allow": {allowed(wanted)}},
 	}
+}
+
+// teller returns the route of the place whose CORS tells a browser of an answer that is
+// no route's; nil if none has any. It is the first that lets the request's page in.
+func (p *place) teller(r *http.Request) (first *route) {
+	for _, rt := range p.routes {
+		if rt.cors == nil {
+			continue
+		}
+		if rt.cors.OriginAllowed(r) {
+			return rt
+		}
+		if first == nil {
+			first = rt
+		}
+	}
+	return first
 }
 
 // find returns the place of the most specific pattern, or nil.

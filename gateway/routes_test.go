@@ -134,11 +134,11 @@ func TestTheMostSpecificRouteWinsWhateverTheOrder(t *testing.T) {
 			}
 		}
 		for _, tt := range tests {
-			rt, _, refused := rs.match(request(t, tt.method, tt.target, tt.host))
+			m, refused := rs.match(request(t, tt.method, tt.target, tt.host))
 			var got string
 			switch {
-			case rt != nil:
-				got = rt.name
+			case m.route != nil:
+				got = m.route.name
 			case refused.Status == http.StatusMethodNotAllowed:
 				got = "405 " + refused.Header.Get("Allow")
 			case refused.Status == http.StatusBadRequest:
@@ -155,15 +155,15 @@ func TestTheMostSpecificRouteWinsWhateverTheOrder(t *testing.T) {
 
 func TestAPathWithoutARouteIs404(t *testing.T) {
 	rs := &router{}
-	if _, _, refused := rs.match(request(t, "GET", "/x", "h")); refused == nil || refused.Status != http.StatusNotFound {
+	if _, refused := rs.match(request(t, "GET", "/x", "h")); refused == nil || refused.Status != http.StatusNotFound {
 		t.Errorf("without any route: %v", refused)
 	}
 	if err := rs.add("", "/a/{id}", &route{name: "a"}); err != nil {
 		t.Fatal(err)
 	}
 	for _, target := range []string{"/", "/a", "/a/", "/a/1/", "/b/1"} {
-		if rt, _, _ := rs.match(request(t, "GET", target, "h")); rt != nil {
-			t.Errorf("%s matched %s", target, rt.name)
+		if m, _ := rs.match(request(t, "GET", target, "h")); m.route != nil {
+			t.Errorf("%s matched %s", target, m.route.name)
 		}
 	}
 }
@@ -233,7 +233,9 @@ func TestARouteIsForRequestsWithItsFields(t *testing.T) {
 		{"POST", http.Header{"X-Version": {"2"}}, "post"},
 		{"PUT", http.Header{"X-Version": {"2"}}, "405 GET, HEAD, POST"},
 		{"OPTIONS", http.Header{"Origin": {"https://a.example"}, "Access-Control-Request-Method": {"GET"}, "Access-Control-Request-Headers": {"x-other, x-version"}}, "two"},
-		{"OPTIONS", http.Header{"Origin": {"https://a.example"}, "Access-Control-Request-Method": {"GET"}}, "405 GET, HEAD, POST"},
+		{"OPTIONS", http.Header{"Origin": {"https://a.example"}, "Access-Control-Request-Method": {"GET"}}, "two, no leave"},
+		{"OPTIONS", http.Header{"Origin": {"https://a.example"}, "Access-Control-Request-Method": {"PUT"}}, "two, no leave"},
+		{"OPTIONS", http.Header{"Origin": {"https://a.example"}}, "405 GET, HEAD, POST"},
 	} {
 		for range 5 {
 			rs := &router{}
@@ -245,10 +247,13 @@ func TestARouteIsForRequestsWithItsFields(t *testing.T) {
 			r := request(t, test.method, "/a", "h")
 			r.Header = test.header
 			var got string
-			if rt, _, refused := rs.match(r); refused != nil {
+			if m, refused := rs.match(r); refused != nil {
 				got = strconv.Itoa(refused.Status) + " " + refused.Header.Get("Allow")
 			} else {
-				got = rt.name
+				got = m.route.name
+				if m.browser.refused {
+					got += ", no leave"
+				}
 			}
 			if got != test.want {
 				t.Errorf("%s %v: %s, want %s", test.method, test.header, got, test.want)
@@ -260,7 +265,7 @@ func TestARouteIsForRequestsWithItsFields(t *testing.T) {
 	if err := rs.add("", "/a", routes[2]); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, refused := rs.match(request(t, "PUT", "/a", "h")); refused == nil || refused.Status != http.StatusNotFound {
+	if _, refused := rs.match(request(t, "PUT", "/a", "h")); refused == nil || refused.Status != http.StatusNotFound {
 		t.Errorf("no route wants it: %v", refused)
 	}
 }

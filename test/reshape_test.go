@@ -198,8 +198,23 @@ func TestABrowserSeesTheAnswerNotACORSError(t *testing.T) {
 	if a := preflight("/member", app, "GET", asks, "x-api-key"); a.field("Access-Control-Allow-Origin") != "" {
 		t.Errorf("a field that pages may not send: %v", a.header)
 	}
-	if a := preflight("/page", app, "DELETE"); a.status != 405 {
-		t.Errorf("a method that the route does not take: %d", a.status)
+	if a := preflight("/page", app, "DELETE"); a.status != 204 || a.field("Access-Control-Allow-Origin") != "" {
+		t.Errorf("a method that no route takes: %d %v", a.status, a.header)
+	}
+	for _, origins := range [][]string{{app, app}, {"https://evil.com/.example.com"}} {
+		r, err := http.NewRequest("GET", g.url+"/member", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header["Origin"] = origins
+		res, err := client.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res.Body.Close()
+		if res.Header.Get("Access-Control-Allow-Origin") != "" {
+			t.Errorf("%q: %v", origins, res.Header)
+		}
 	}
 	// Without CORS a preflight is the upstream's business.
 	if a := preflight("/plain", app, "GET"); a.status != 200 || a.field("Access-Control-Allow-Origin") != "*" || u.count() != 1 {
@@ -230,6 +245,11 @@ func TestABrowserSeesTheAnswerNotACORSError(t *testing.T) {
 	}
 	seen(g.get("/member", "Origin", "https://www.example.com"), 401, "https://www.example.com")
 	seen(g.get("/lost", "Origin", "https://any.example"), 502, "*")
+	none := send(t, "POST", g.url+"/member", nil, "Origin", "https://www.example.com")
+	seen(none, 405, "https://www.example.com")
+	if none.field("Allow") != "GET, HEAD" || none.field("Access-Control-Allow-Credentials") != "" {
+		t.Errorf("a method that no route takes: %v", none.header)
+	}
 	if a := g.get("/plain", "Origin", app); a.field("Access-Control-Allow-Origin") != "*" {
 		t.Errorf("what an upstream says itself: %v", a.header)
 	}

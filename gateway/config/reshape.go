@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/net/publicsuffix"
+
 	"bouncer/gateway/rewrite"
 )
 
@@ -194,6 +196,7 @@ func (v value) cors() *CORS {
 	}
 	c := &CORS{}
 	any := false
+	var at []value // of the origins
 	if v, ok := o.need("origins", `a list of origins such as https://app.example.com, or ["*"]`); ok {
 		vs, origins, ok := v.words(`origins such as https://app.example.com, or "*"`, false)
 		if ok && len(vs) == 0 {
@@ -204,10 +207,10 @@ func (v value) cors() *CORS {
 			case s == "*":
 				any = true
 			case !isOrigin(s):
-				vs[i].errorf(`%s is not an origin; want a scheme and a host without a path, such as https://app.example.com or https://*.example.com, or "*"`, quote(s))
+				vs[i].errorf(`%s is not an origin; want %s`, quote(s), wantedOrigin(s))
 				continue
 			}
-			c.Origins = append(c.Origins, s)
+			c.Origins, at = append(c.Origins, s), append(at, vs[i])
 		}
 	}
 	if v, ok := o.get("methods", "a list of methods such as [GET, POST]"); ok {
@@ -236,7 +239,48 @@ func (v value) cors() *CORS {
 	}
 	c.MaxAge = o.duration("max_age", 0, 0, day)
 	o.done()
+	for i, s := range c.Origins {
+		if suffix := anybodys(s); c.Credentials && suffix != "" {
+			at[i].warnf("anybody can have a host under %s, and its pages would act in a caller's name; name the hosts that are yours", suffix)
+		}
+		if any && s != "*" {
+			at[i].warnf(`has no effect beside "*", which lets in all of them; remove one of the two`)
+		}
+	}
 	return c
+}
+
+// anybodys returns the name under which an origin lets in hosts that anybody can have,
+// or "": one of the public suffix list, such as com or github.io.
+func anybodys(origin string) string {
+	_, host, wild := strings.Cut(origin, "://*.")
+	if !wild {
+		return ""
+	}
+	host, _, _ = cutPort(host)
+	suffix, icann := publicsuffix.PublicSuffix(host)
+	if suffix != host || !icann && !strings.Contains(suffix, ".") { // a name of one's own network
+		return ""
+	}
+	return suffix
+}
+
+// wantedOrigin says what is wanted in place of s, which is no origin.
+func wantedOrigin(s string) string {
+	const form = `a scheme and a host without a path, such as https://app.example.com or https://*.example.com, or "*"`
+	if s == "null" {
+		return "the origins of pages: null is that of pages without one, which may be anybody's"
+	}
+	written := strings.TrimSuffix(strings.ToLower(s), "/")
+	for scheme, port := range map[string]string{"https://": ":443", "http://": ":80"} {
+		if strings.HasPrefix(written, scheme) {
+			written = strings.TrimSuffix(written, port)
+		}
+	}
+	if written != s && isOrigin(written) {
+		return fmt.Sprintf("it as browsers write it: in lower case, without a path and without the port that the scheme has anyway (did you mean %q?)", written)
+	}
+	return form
 }
 
 // isOrigin reports whether s is an origin as browsers send it (RFC 6454 section
