@@ -430,7 +430,7 @@ var trialRoles = [...]telemetry.Role{
 // end accounts for the request, also when a stage panicked. A panic is this
 // request's 500 and never the process'; http.ErrAbortHandler, which breaks off
 // a half-sent answer so that the client does not take it for a whole one, goes
-// on to the server.
+// on to the server. A request without any answer ends with it too.
 func (s *snapshot) end(x *exchange, r *http.Request, panicked any) {
 	if panicked != nil && panicked != http.ErrAbortHandler { //nolint:errorlint // a panic's value, which net/http compares like this too
 		s.gw.log.Error("panic while serving a request; please report it",
@@ -443,6 +443,15 @@ func (s *snapshot) end(x *exchange, r *http.Request, panicked any) {
 			panicked = nil
 		} else {
 			panicked = http.ErrAbortHandler
+		}
+	}
+	if panicked == nil && x.response.status == 0 {
+		// A request that nobody waits for any more, as it seems. net/http would write a
+		// 200 in our name; what is broken off cannot be taken for an answer.
+		panicked = http.ErrAbortHandler
+		if r.ContentLength != 0 && r.ProtoMajor == 1 {
+			// net/http would wait for the rest of the body first.
+			_ = http.NewResponseController(x.response.ResponseWriter).SetReadDeadline(time.Unix(1, 0))
 		}
 	}
 	if x.Status == 0 {

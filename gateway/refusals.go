@@ -24,7 +24,7 @@ func (s *snapshot) answer(x *exchange, r *http.Request, e *httperr.Error) {
 		x.DeniedBy = e.Reason
 	}
 	if e.Status == httperr.StatusClientClosedRequest {
-		x.Status = e.Status // nobody is there to read an answer
+		x.Status = e.Status // nobody is there to read an answer: end breaks it off
 		return
 	}
 	x.response.own = true

@@ -19,8 +19,10 @@ type deadline struct {
 	timer  *time.Timer
 	cancel context.CancelFunc
 
-	mu            sync.Mutex
+	mu            sync.Mutex // protects the following fields
+	upload        *upload    // nil without a request body
 	begun, passed bool
+	waited        bool // for the client's body, when the time was over
 }
 
 // attachDeadline gives the outgoing request a context that ends when the route's
@@ -35,10 +37,33 @@ func (x *exchange) attachDeadline(r *http.Request) *http.Request {
 func (d *deadline) pass() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if !d.begun {
-		d.passed = true
-		d.cancel()
+	if d.begun {
+		return
 	}
+	d.passed = true
+	d.cancel()
+	if d.upload != nil {
+		d.waited = d.upload.abandon()
+	}
+}
+
+// watch tells of the body that the transport waits for.
+func (d *deadline) watch(b *upload) {
+	if d == nil {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.upload = b; d.passed {
+		d.waited = b.abandon()
+	}
+}
+
+// waits reports whether it was the client's body that was waited for.
+func (d *deadline) waits() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.waited
 }
 
 // meet is called when an answer has begun, or none will come. It reports whether

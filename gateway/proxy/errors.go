@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"time"
 
 	"bouncer/gateway/httperr"
 )
@@ -38,15 +39,16 @@ func (e *clientError) Is(target error) bool { return target == ErrClient }
 
 // explain turns the reason why there was no answer into the gateway's answer.
 // bodyErr is what reading the client's body gave, stalled whether the upstream
-// stopped reading it.
+// stopped reading it. What is wrong with the body comes first: over HTTP/1 net/http
+// ends the request's context for it.
 func (u *Upstream) explain(r *http.Request, err error, stalled bool, bodyErr error) *httperr.Error {
 	switch {
+	case bodyErr != nil && !stalled:
+		return clientBody(r, bodyErr)
 	case r.Context().Err() == context.Canceled:
 		return clientLeft(err)
 	case stalled:
 		return u.timeout(fmt.Errorf("%w within %v: %w", errStalled, u.stall, err))
-	case bodyErr != nil:
-		return clientBody(r, bodyErr)
 	case isTimeout(err):
 		return u.timeout(err)
 	case isDialError(err), isHandshakeError(err):
@@ -98,7 +100,7 @@ func clientBody(r *http.Request, err error) *httperr.Error {
 	switch {
 	case isTimeout(err):
 		e.Status, e.Detail = http.StatusRequestTimeout, "The request body did not arrive in time."
-	case onWire, errors.Is(err, io.ErrUnexpectedEOF), r.ProtoMajor >= 2:
+	case onWire, errors.Is(err, io.ErrUnexpectedEOF), r.ProtoMajor >= 2 && streamEnds(r):
 		left := clientLeft(err)
 		left.Err = e.Err
 		return left
@@ -106,6 +108,34 @@ func clientBody(r *http.Request, err error) *httperr.Error {
 		e.Status, e.Detail = http.StatusBadRequest, "The request body is malformed."
 	}
 	return e
+}
+
+// streamEnds reports whether a body of HTTP/2 broke off because its stream has ended.
+// net/http says that a moment after the body; otherwise the body is not as long as the
+// Content-Length says.
+func streamEnds(r *http.Request) bool {
+	moment := time.NewTimer(streamMoment)
+	defer moment.Stop()
+	select {
+	case <-r.Context().Done():
+		return true
+	case <-moment.C:
+		return false
+	}
+}
+
+const streamMoment = 10 * time.Millisecond
+
+// slowClient is the answer when the route's time is over and the client has not sent
+// its body yet.
+func slowClient(err error) *httperr.Error {
+	return &httperr.Error{
+		Status: http.StatusGatewayTimeout,
+		Detail: "The request body did not arrive within the time that this route has for a request.",
+		Close:  true,
+		Reason: ReasonTimeout,
+		Err:    &clientError{"read the request body", err},
+	}
 }
 
 // tooLarge is the answer to a body of more bytes than a route takes.

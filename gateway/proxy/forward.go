@@ -270,6 +270,7 @@ func (x *exchange) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	if r.Body != nil {
 		r = x.attachUpload(r)
+		x.deadline.watch(x.upload)
 	}
 	ctx := r.Context()
 	if x.webSocket {
@@ -384,14 +385,20 @@ func (x *exchange) failure() *httperr.Error {
 	var stalled bool
 	var bodyErr error
 	if x.upload != nil {
+		if context.Cause(x.client.Context()) == context.Canceled { //nolint:errorlint // as net/http ends it
+			x.upload.finish()
+		}
 		stalled, bodyErr = x.upload.settle()
 	}
 	if x.err == nil {
 		x.err = errors.New("no answer")
 	}
 	var e *httperr.Error
-	if !x.deadline.meet() && x.client.Context().Err() == nil {
-		e = x.u.timeout(fmt.Errorf("%w (the route's timeout, %v): %w", errLate, x.forward.Timeout, x.err))
+	if !x.deadline.meet() {
+		late := fmt.Errorf("%w (the route's timeout, %v): %w", errLate, x.forward.Timeout, x.err)
+		if e = x.u.timeout(late); x.deadline.waits() {
+			e = slowClient(late)
+		}
 	} else {
 		e = x.u.explain(x.client, x.err, stalled, bodyErr)
 	}

@@ -105,6 +105,7 @@ type settings struct {
 	scope   scope.Request
 	body    int64 // largest request body; 0 is unlimited
 	tls     bool
+	patient time.Duration // how long the server waits for a request; 0 is for ever
 }
 
 func newGateway(t *testing.T, set settings, targets ...string) *gateway {
@@ -162,6 +163,7 @@ func newGateway(t *testing.T, set settings, targets ...string) *gateway {
 			httperr.Write(wrapped, r, s.ID, e)
 		}
 	}))
+	g.Config.ReadTimeout = set.patient
 	if set.tls {
 		g.EnableHTTP2 = true
 		g.StartTLS()

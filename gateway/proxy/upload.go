@@ -182,6 +182,35 @@ func (b *upload) giveUp() {
 	}
 }
 
+// abandon is called when the request is given up without an answer, and reports whether
+// the client's body was waited for. A transport says what became of a request only when
+// its reading of the body has ended: so it ends now. Over HTTP/1 the connection ends
+// with it.
+func (b *upload) abandon() (waited bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.over || b.ended {
+		return false
+	}
+	b.useless, b.closed = true, true
+	_ = http.NewResponseController(b.to).SetReadDeadline(time.Unix(1, 0))
+	return b.reading
+}
+
+// finish waits for the end of a read under way, of a client that has left or whose body
+// went wrong: only then is it known which.
+func (b *upload) finish() {
+	b.mu.Lock()
+	reading := b.reading
+	b.mu.Unlock()
+	if reading {
+		// In case that it is something else that went wrong.
+		_ = http.NewResponseController(b.to).SetReadDeadline(time.Now().Add(closeGrace))
+		b.turn.Lock()
+		b.turn.Unlock() //nolint:staticcheck // it was waited for
+	}
+}
+
 // again returns the body from its beginning, for an http.Request's GetBody. From then
 // on the attempt before gets no more of it. It is an error if the beginning has gone:
 // a body without it could pass for a whole one.
