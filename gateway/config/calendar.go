@@ -18,7 +18,7 @@ var weekdays = []string{"sunday", "monday", "tuesday", "wednesday", "thursday", 
 func (l *limitDecl) readCalendar(o *object, limitAt value, unit string) bool {
 	anchor, good := "first_request", true
 	if v, ok := l.own(o, "anchor", "first_request or calendar"); ok {
-		anchor, good = v.choice([]string{"first_request", "calendar"}, nil)
+		anchor, good = v.choice([]string{"first_request", "calendar"})
 	}
 	c := &Calendar{Unit: unit, Location: time.UTC, WeekStart: time.Monday}
 	if v, ok := l.own(o, "timezone", wantedZone); ok {
@@ -37,7 +37,7 @@ func (l *limitDecl) readCalendar(o *object, limitAt value, unit string) bool {
 			v.keyErrorf("only a limit of N/week with anchor: calendar has a week that starts; remove it")
 			good = false
 		default:
-			day, ok := v.choice(weekdays, nil)
+			day, ok := v.choice(weekdays)
 			c.WeekStart = time.Weekday(max(slices.Index(weekdays, day), 0))
 			good = good && ok
 		}

@@ -91,7 +91,7 @@ func (l *limitDecl) read(o *object, named bool) {
 	}
 	algorithm := false
 	if v, ok := o.need("algorithm", oneOf(algorithms)); ok {
-		l.Algorithm, algorithm = v.choice(algorithms, nil)
+		l.Algorithm, algorithm = v.choice(algorithms)
 	}
 	rate, unit, limitAt := false, "", o.value
 	if v, ok := o.need("limit", wantedRate); ok {
@@ -102,7 +102,7 @@ func (l *limitDecl) read(o *object, named bool) {
 	calendar := l.readCalendar(o, limitAt, unit)
 	l.CountRejected, l.rejectedAt = o.boolean("count_rejected", false), o.fields["count_rejected"]
 	if v, ok := o.get("mode", "enforce or shadow"); ok {
-		s, _ := v.choice([]string{"enforce", "shadow"}, nil)
+		s, _ := v.choice([]string{"enforce", "shadow"})
 		l.Shadow = s == "shadow"
 	}
 	if v, ok := o.get("candidate", "another limit"); ok {

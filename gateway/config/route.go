@@ -89,7 +89,7 @@ func (r *routeDecl) read(o *object) (usesKnown bool) {
 	}
 	if v, ok := o.get("auth", "required, optional or none"); ok {
 		r.authAt = v
-		if s, ok := v.choice([]string{string(AuthRequired), string(AuthOptional), string(AuthNone)}, nil); ok {
+		if s, ok := v.choice([]string{string(AuthRequired), string(AuthOptional), string(AuthNone)}); ok {
 			r.Auth = AuthMode(s)
 		} else {
 			r.Auth = ""
@@ -108,7 +108,7 @@ func (r *routeDecl) read(o *object) (usesKnown bool) {
 	}
 	if v, ok := o.get("on_store_failure", "local_cap, deny or allow"); ok {
 		r.failAt = v
-		if s, ok := v.choice([]string{string(FailLocalCap), string(FailDeny), string(FailAllow)}, nil); ok {
+		if s, ok := v.choice([]string{string(FailLocalCap), string(FailDeny), string(FailAllow)}); ok {
 			r.OnStoreFailure = FailMode(s)
 		}
 	}

@@ -449,12 +449,12 @@ func readClientHeaders(top *object) ClientHeaders {
 		return h
 	}
 	if v, ok := o.get("ietf", "draft-11, draft-12, both or off"); ok {
-		if s, ok := v.choice([]string{"draft-11", "draft-12", "both", "off"}, nil); ok {
+		if s, ok := v.choice([]string{"draft-11", "draft-12", "both", "off"}); ok {
 			h.IETF = s
 		}
 	}
 	if v, ok := o.get("legacy", "on or off"); ok {
-		if s, ok := v.choice([]string{"on", "off"}, nil); ok {
+		if s, ok := v.choice([]string{"on", "off"}); ok {
 			h.Legacy = s == "on"
 		}
 	}

@@ -193,32 +193,27 @@ func (v value) boolean() (b, ok bool) {
 	return false, false
 }
 
-// choice reads one of the words in now. One of later is known, but refused.
+// choice reads one of words.
 // Where on or off is a word, true and false stand for them, since that is what
 // YAML 1.1 makes of them.
-func (v value) choice(now, later []string) (string, bool) {
-	wanted := oneOf(now)
+func (v value) choice(words []string) (string, bool) {
+	wanted := oneOf(words)
 	s, _, ok := v.scalar(wanted)
 	if !ok {
 		return "", false
 	}
 	if v.n.Tag == "!!bool" {
 		switch {
-		case strings.EqualFold(s, "true") && slices.Contains(now, "on"):
+		case strings.EqualFold(s, "true") && slices.Contains(words, "on"):
 			s = "on"
-		case strings.EqualFold(s, "false") && slices.Contains(now, "off"):
+		case strings.EqualFold(s, "false") && slices.Contains(words, "off"):
 			s = "off"
 		}
 	}
-	switch {
-	case slices.Contains(now, s):
+	if slices.Contains(words, s) {
 		return s, true
-	case slices.Contains(later, s):
-		v.errorf("%q is not supported yet; change it (wanted for now: %s)", s, wanted)
-	default:
-		all := slices.Concat(now, later)
-		v.errorf("want %s, got %s%s", wanted, quote(s), suggest(s, all))
 	}
+	v.errorf("want %s, got %s%s", wanted, quote(s), suggest(s, words))
 	return "", false
 }
 
