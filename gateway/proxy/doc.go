@@ -51,11 +51,12 @@
 // in the middle of a body, or a client that stops reading, ends in
 // panic(http.ErrAbortHandler): net/http then breaks the connection (HTTP/1) or
 // resets the stream (HTTP/2), so that the client sees an error and never a
-// short success. To an upstream of HTTP/2 this holds while the client's body is still
-// on its way as well, as in a stream of gRPC whose caller waits for the other side; one
-// of HTTP/1.1 that closes the connection in that moment is noticed when the client
-// sends more. Whatever recovers panics above must let this value pass. What
-// had arrived by then is sent before the break.
+// short success. Between a client and an upstream that both speak HTTP/2 this holds
+// while the client's body is still on its way as well, as in a stream of gRPC whose
+// caller waits for the other side. Where one of the two speaks HTTP/1, an upstream that
+// dies in that moment is noticed when the client sends more, or is too slow. Whatever
+// recovers panics above must let this value pass. What had arrived by then is sent
+// before the break.
 //
 // A request whose connection attempt failed, at the handshake of TLS as well, goes to
 // each other target once; this is safe for every method, because no byte of it has been

@@ -104,7 +104,7 @@ func (a *sending) read(p []byte) (int, error) {
 	n := copy(p, b.kept[min(a.at, len(b.kept)):])
 	var err error
 	switch {
-	case b.attempt != a:
+	case b.attempt != a: // since it waited for its turn
 		n, err = 0, errOver
 	case n > 0:
 		a.at += n
@@ -215,9 +215,9 @@ func (b *upload) finish() {
 // on the attempt before gets no more of it. It is an error if the beginning has gone:
 // a body without it could pass for a whole one.
 func (b *upload) again() (io.ReadCloser, error) {
-	b.rest()
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.restLocked()
 	if b.begun && !b.keep {
 		return nil, errGone
 	}
@@ -232,20 +232,26 @@ func (b *upload) pause(a *sending) bool {
 	if b.attempt != a {
 		return false
 	}
+	b.pauseLocked()
+	return true
+}
+
+func (b *upload) pauseLocked() {
 	if b.timer != nil {
 		b.timer.Stop()
 	}
-	return true
 }
 
 // rest is called between two attempts: neither of them has the body then.
 func (b *upload) rest() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.restLocked()
+}
+
+func (b *upload) restLocked() {
 	b.attempt = nil
-	if b.timer != nil {
-		b.timer.Stop()
-	}
+	b.pauseLocked()
 }
 
 // whole reports whether another attempt can have the whole body.
@@ -270,11 +276,13 @@ func (b *upload) stall() {
 func (b *upload) settle() (stalled bool, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.answered = true
-	if b.timer != nil {
-		b.timer.Stop()
-	}
+	b.settleLocked()
 	return b.stalled, b.err
+}
+
+func (b *upload) settleLocked() {
+	b.answered = true
+	b.pauseLocked()
 }
 
 // bodyToCome reports whether an answer that is sent now comes before the end of the
@@ -292,9 +300,9 @@ func (x *exchange) bodyToCome() bool {
 
 // leave is called when the exchange ends.
 func (b *upload) leave() {
-	_, _ = b.settle() // if it is to blame, failure has said so
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.settleLocked() // if it is to blame, failure has said so
 	b.over = true
 }
 
