@@ -74,10 +74,12 @@ func (w *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 func (w *response) finishHeader(status int) {
 	h := w.Header()
 	if w.route != nil {
-		kind := h["Content-Type"]
+		kind, keep := h["Content-Type"], h["Cache-Control"]
 		w.route.answer.Apply(h, w.request, w.scope)
 		if w.own {
-			h["Content-Type"] = kind // what it is does not change with what it is called
+			// What it is does not change with what it is called, and a 401 or a 429 that a
+			// cache keeps would be told to others.
+			h["Content-Type"], h["Cache-Control"] = kind, keep
 		}
 	}
 	w.browser.tell(h, w.request)

@@ -36,7 +36,7 @@ routes:
     cost: 0
     request_headers: {set: {Host: "{host}", X-From: "{client_ip} by {method} to {route}"}, add: {X-List: [b, c]}, remove: [Cookie]}
     response_headers: {set: {X-Frame-Options: DENY, X-Seen: "{request_id}"}, add: {Vary: Accept}, remove: [Server]}
-  - {name: small, path: /small, upstream: api, auth: none, max_body: 1KiB, response_headers: {set: {Content-Type: text/x, X-Frame-Options: DENY}}}
+  - {name: small, path: /small, upstream: api, auth: none, max_body: 1KiB, response_headers: {set: {Content-Type: text/x, Cache-Control: public, X-Frame-Options: DENY}}}
   - {name: empty, path: /empty, upstream: api, auth: none, max_body: 0}
   - {name: hasty, path: /hasty, upstream: api, auth: none, cost: 0, timeout: 50ms}
   - {name: page, path: /page, methods: [GET, PUT], upstream: api, auth: optional, cors: {origins: ["https://app.example.com"], headers: [X-API-Key], expose: [ETag], credentials: true, max_age: 10m}}
@@ -128,7 +128,7 @@ func TestABodyBeyondTheBoundReachesNobody(t *testing.T) {
 		t.Errorf("a body where none may be: %d", a.status)
 	}
 	// Its fields are changed like an upstream's, but for what it is.
-	if a := send(t, "POST", g.url+"/small", strings.NewReader(strings.Repeat("x", 1025))); a.field("X-Frame-Options") != "DENY" || a.field("Content-Type") != "application/problem+json" {
+	if a := send(t, "POST", g.url+"/small", strings.NewReader(strings.Repeat("x", 1025))); a.field("X-Frame-Options") != "DENY" || a.field("Content-Type") != "application/problem+json" || a.field("Cache-Control") != "no-store" {
 		t.Errorf("an answer of the gateway's own: %v", a.header)
 	}
 	if a := g.get("/empty"); a.status != 200 {
