@@ -83,7 +83,7 @@ func checkRoutes(f *routesFile) {
 		if r.shape == "" || !r.hostOK || !r.methodsOK || !r.headersOK {
 			continue
 		}
-		place := r.Host + r.shape + fmt.Sprint(r.Headers)
+		place := r.Host + r.shape + fieldsKey(r.Headers)
 		for _, other := range places[place] {
 			if m, ok := overlap(other.Methods, r.Methods); ok {
 				r.pathAt.errorf("route %s cannot be told from route %s at %s:%d:%d: both answer %s on %s; want another path, host, headers or methods",

@@ -57,6 +57,7 @@ var told = map[string]string{
 	"Retries.Attempts": "retries", "Retries.Budget": "retries",
 	"Upstream.ConnectTimeout": "timeout.connect", "Upstream.ResponseHeaderTimeout": "timeout.response_header",
 	"Upstream.IdleTimeout": "timeout.idle",
+	"Field.Secret":         "-", // where a value stands is no change of it
 }
 
 // partWords are the words about a part that is there or not, where they are those

@@ -48,6 +48,12 @@ func expand(s string, lookup func(string) (string, bool)) (string, error) {
 	}
 }
 
+// fromEnvironment reports whether a part of the value is taken from the environment,
+// which is where secrets are: what came of it is shown nowhere.
+func (v value) fromEnvironment() bool {
+	return !v.d.raw && v.n.Tag == "!!str" && strings.Contains(strings.ReplaceAll(v.n.Value, "$${", ""), "${")
+}
+
 // isVariable reports whether s can name a variable: [A-Za-z_][A-Za-z0-9_]*.
 func isVariable(s string) bool {
 	for i, r := range s {

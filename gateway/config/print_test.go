@@ -268,3 +268,39 @@ func TestSecretsInFieldsAreNotShown(t *testing.T) {
 		t.Errorf("told of %q, and nothing changed", got)
 	}
 }
+
+// Whatever a field is called, what the environment put into it is shown nowhere; and
+// some names speak of a secret without that.
+func TestWhatComesFromTheEnvironmentIsNotShown(t *testing.T) {
+	with := func(secret string) *Config {
+		dir := smallDir(t, map[string]string{"routes.yaml": strings.Replace(smallRoutes, "cost: 0", `cost: 0, headers: {X-Colour: "${S}"}, request_headers: {set: {
+      X-Plain: "a ${S}", X-Default: "${UNSET:-hunter2}", X-Brace: "$${{S}", X-Signature: hunter2, X-Session: hunter2, X-Pass: hunter2, X-Jwt: hunter2,
+      X-PAT: hunter2, X-Hmac: hunter2, X-Access: hunter2, X-Sig: hunter2, Signature: hunter2, X-Path: shown, X-Compass: shown, X-Accessible: shown}, add: {X-List: ["${S}", shown]}}`, 1)})
+		c, report := load(dir, map[string]string{"S": secret})
+		if c == nil {
+			t.Fatal(text(report, dir))
+		}
+		return c
+	}
+	a, b := with("hunter2"), with("another hunter2")
+	printed, changes := string(Print(a)), Describe(a, b)
+	if strings.Contains(printed, "hunter2") || strings.Contains(strings.Join(changes, " "), "hunter2") {
+		t.Errorf("a secret is shown:\n%s\n%q", printed, changes)
+	}
+	for _, want := range []string{"X-Brace: '$${{S}'", "X-Path: shown", "X-Compass: shown", "X-Accessible: shown", "X-List: ['********', shown]"} {
+		if !strings.Contains(printed, want) {
+			t.Errorf("%s is not printed:\n%s", want, printed)
+		}
+	}
+	if len(changes) != 3 {
+		t.Errorf("told of %q", changes)
+	}
+}
+
+// What is wrong with a value from the environment is said without it.
+func TestWhatIsWrongWithTheEnvironmentIsSaidWithoutIt(t *testing.T) {
+	dir := smallDir(t, map[string]string{"routes.yaml": strings.Replace(smallRoutes, "cost: 0", `cost: 0, request_headers: {set: {X-Plain: "${S}"}}`, 1)})
+	if c, report := load(dir, map[string]string{"S": "{hunter2}"}); c != nil || strings.Contains(text(report, dir), "hunter2") {
+		t.Errorf("%v, %s", c, text(report, dir))
+	}
+}

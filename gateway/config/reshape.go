@@ -175,14 +175,15 @@ func (v value) headerFields(host, lists bool) []rewrite.Field {
 			continue
 		}
 		for i, text := range texts {
-			if err := rewrite.CheckValue(text); err != nil && shownValue(rewrite.Field{Name: name, Value: text}) == masked {
+			field := rewrite.Field{Name: name, Value: text, Secret: vs[i].fromEnvironment()}
+			if err := rewrite.CheckValue(text); err != nil && shownValue(field) == masked {
 				vs[i].errorf("holds a { that begins no placeholder, or a control character; want {{ for a brace")
 				continue
 			} else if err != nil {
 				vs[i].errorf("%v", err)
 				continue
 			}
-			fs = append(fs, rewrite.Field{Name: name, Value: text})
+			fs = append(fs, field)
 		}
 	}
 	return fs
@@ -374,8 +375,11 @@ func describeChanges(d *differ, what string, a, b *rewrite.Changes) {
 
 // describeFields tells of other fields. What is not shown is only said to be another.
 func describeFields(d *differ, what string, a, b []rewrite.Field) {
+	if fieldsKey(a) == fieldsKey(b) {
+		return
+	}
 	from, to := fieldsText(a), fieldsText(b)
-	if from == to && !slices.Equal(a, b) {
+	if from == to {
 		d.say("%s: a value that is not shown changed", what)
 	}
 	d.change(what, from, to)
@@ -397,6 +401,15 @@ func orNone(d time.Duration) string {
 	return formatDuration(d)
 }
 
+// fieldsKey is the same for the same fields, wherever their values came from.
+func fieldsKey(fs []rewrite.Field) string {
+	var b strings.Builder
+	for _, f := range fs {
+		b.WriteString(" " + f.Name + ": " + f.Value)
+	}
+	return b.String()
+}
+
 func fieldsText(fs []rewrite.Field) string {
 	var texts []string
 	for _, f := range fs {
@@ -406,13 +419,18 @@ func fieldsText(fs []rewrite.Field) string {
 }
 
 // shownValue is the value of a field, masked if it may be a secret: an upstream is
-// often shown one. What consists of placeholders is none.
+// often shown one. What consists of placeholders is none, unless it came from the
+// environment.
 func shownValue(f rewrite.Field) string {
-	secret := confidential(f.Name) || strings.EqualFold(f.Name, "Cookie") || strings.EqualFold(f.Name, "Set-Cookie")
-	if !secret || onlyPlaceholders.MatchString(f.Value) {
-		return f.Value
+	switch {
+	case f.Secret:
+		return masked
+	case confidential(f.Name) || confidentialHeader.MatchString(f.Name):
+		if !onlyPlaceholders.MatchString(f.Value) {
+			return masked
+		}
 	}
-	return masked
+	return f.Value
 }
 
 var onlyPlaceholders = regexp.MustCompile(`^([{][a-z_]+[}])+$`)

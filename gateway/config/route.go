@@ -171,7 +171,7 @@ func (v value) matchedField(name string) (f rewrite.Field, ok bool) {
 		v.errorf("has white space around it, which no value of a header has; want it without")
 		return f, false
 	}
-	return rewrite.Field{Name: textproto.CanonicalMIMEHeaderKey(name), Value: s}, ok
+	return rewrite.Field{Name: textproto.CanonicalMIMEHeaderKey(name), Value: s, Secret: v.fromEnvironment()}, ok
 }
 
 // readMethods reads the methods of a route.

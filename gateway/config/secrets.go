@@ -17,6 +17,8 @@ var (
 	// knownHarmless matches those among them that hold a word, or the path of a
 	// file, which the message shows anyway.
 	knownHarmless = regexp.MustCompile(`^(forward_credentials|[a-z_]+_file)$`)
+	// confidentialHeader matches names of header fields whose value is not shown.
+	confidentialHeader = regexp.MustCompile(`(?i)signature|session|cookie|jwt|hmac|passcode|assertion|csrf|xsrf|(^|[^a-z])(access|auth|otp|pass|pat|pin|sid|sig)([^a-z]|$)`)
 	// anyField finds the names of fields in a line, with what stands behind them
 	// up to the value. A colon needs no blank behind it: where that is the
 	// mistake, the value is as secret.
@@ -51,7 +53,7 @@ func confidentialBlock(name string) bool {
 	switch {
 	case name == "forward_credentials":
 		return false
-	case confidentialName.MatchString(name):
+	case confidentialName.MatchString(name), strings.HasPrefix(name, "x-") && confidentialHeader.MatchString(name):
 		return true
 	}
 	return suggest(name, []string{"password", "passwd", "secret", "token", "credentials", "api_key", "url", "urls"}) != ""

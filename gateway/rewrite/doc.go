@@ -18,7 +18,7 @@
 //	path, err := rewrite.StripPrefix("/api")
 //	to, ok := path.Of(r.URL)                    // "/api/weather?x" becomes "/weather?x"
 //
-//	fields, err := rewrite.NewFields(rewrite.Changes{Set: []rewrite.Field{{"X-Caller", "{user}"}}})
+//	fields, err := rewrite.NewFields(rewrite.Changes{Set: []rewrite.Field{{Name: "X-Caller", Value: "{user}"}}})
 //	fields.Apply(header, r, s)
 //
 // Everything compiled is immutable and safe for concurrent use.

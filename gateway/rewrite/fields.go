@@ -22,8 +22,12 @@ type Changes struct {
 	Set, Add []Field
 }
 
-// A Field is a header field with its value.
-type Field struct{ Name, Value string }
+// A Field is a header field with its value. Secret says that the value is to be
+// shown nowhere; it changes nothing else.
+type Field struct {
+	Name, Value string
+	Secret      bool
+}
 
 // Fields are changes to header fields, compiled. nil changes nothing.
 type Fields struct {

@@ -17,11 +17,11 @@ func TestFieldsAreRemovedThenSetThenAdded(t *testing.T) {
 	f, err := rewrite.NewFields(rewrite.Changes{
 		Remove: []string{"x-old", "X-Both"},
 		Set: []rewrite.Field{
-			{"X-Both", "new"}, {"x-caller", "{user}@{tenant}"}, {"X-Key", "{key_id}"},
-			{"X-Where", "{method} {host}{path}?{query} on {route} as {plan} from {client_ip}, {request_id}"},
-			{"X-Brace", "{{user}"},
+			{Name: "X-Both", Value: "new"}, {Name: "x-caller", Value: "{user}@{tenant}"}, {Name: "X-Key", Value: "{key_id}"},
+			{Name: "X-Where", Value: "{method} {host}{path}?{query} on {route} as {plan} from {client_ip}, {request_id}"},
+			{Name: "X-Brace", Value: "{{user}"},
 		},
-		Add: []rewrite.Field{{"X-List", "c"}, {"X-List", "{key_id}"}, {"X-Both", "more"}},
+		Add: []rewrite.Field{{Name: "X-List", Value: "c"}, {Name: "X-List", Value: "{key_id}"}, {Name: "X-Both", Value: "more"}},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -52,7 +52,7 @@ func TestTheHostIsKeptOrSet(t *testing.T) {
 	t.Parallel()
 	r := httptest.NewRequest("GET", "http://a.example:8080/x", nil)
 	for value, want := range map[string]string{"{host}": "a.example:8080", "b.example": "b.example"} {
-		f, err := rewrite.NewFields(rewrite.Changes{Set: []rewrite.Field{{"host", value}}})
+		f, err := rewrite.NewFields(rewrite.Changes{Set: []rewrite.Field{{Name: "host", Value: value}}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -71,7 +71,7 @@ func TestWhatNoRouteCanChange(t *testing.T) {
 		"X-Auth-User", "x.auth.user", "X.Forwarded.For", "Via", "traceparent", "X-Request-ID", "RateLimit", "X-RateLimit-Limit",
 	} {
 		for _, c := range []rewrite.Changes{
-			{Remove: []string{name}}, {Set: []rewrite.Field{{name, "x"}}}, {Add: []rewrite.Field{{name, "x"}}},
+			{Remove: []string{name}}, {Set: []rewrite.Field{{Name: name, Value: "x"}}}, {Add: []rewrite.Field{{Name: name, Value: "x"}}},
 		} {
 			if _, err := rewrite.NewFields(c); err == nil {
 				t.Errorf("%+v is accepted", c)
