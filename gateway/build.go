@@ -417,6 +417,9 @@ func labels(cfg *config.Config) telemetry.Labels {
 	if cfg.UsagePath != "" {
 		l.Routes = append(l.Routes, UsageRoute)
 	}
+	if h := cfg.Listen.HTTPS; h != nil && h.ACME != nil {
+		l.Routes = append(l.Routes, ChallengeRoute)
+	}
 	for _, u := range cfg.Upstreams {
 		l.Upstreams = append(l.Upstreams, u.Name)
 		for _, t := range u.Targets {

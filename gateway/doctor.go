@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -13,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"bouncer/gateway/acme"
 	"bouncer/gateway/config"
 	"bouncer/gateway/proxy"
 	"bouncer/gateway/ratelimit/redisstore"
@@ -58,7 +60,7 @@ const (
 // ends when ctx does, and within some seconds in any case.
 func Examine(ctx context.Context, cfg *config.Config) []Finding {
 	var e examination
-	e.certificates(cfg)
+	e.certificates(ctx, cfg)
 	e.keys(cfg)
 	e.store(ctx, cfg)
 	e.upstreams(ctx, cfg)
@@ -282,27 +284,58 @@ func shakeHands(ctx context.Context, conn net.Conn, u *config.Upstream, target *
 	return secure, secure.HandshakeContext(ctx)
 }
 
-func (e *examination) certificates(cfg *config.Config) {
+func (e *examination) certificates(ctx context.Context, cfg *config.Config) {
 	c := cfg.Listen.HTTPS
-	if c == nil {
-		return
+	switch {
+	case c == nil:
+	case c.ACME != nil:
+		e.acme(ctx, c.ACME)
+	default:
+		cert, err := loadCertificate(c)
+		if err != nil {
+			e.add(LevelFail, "certificate", err.Error(), "renew it; the gateway does not start without")
+			return
+		}
+		e.certificate(cert.Leaf, "renew it; changed files are read by themselves")
 	}
-	const part = "certificate"
-	cert, err := loadCertificate(c)
+}
+
+// acme looks at what is kept, and asks the authority for its directory.
+func (e *examination) acme(ctx context.Context, c *config.ACME) {
+	ctx, cancel := context.WithTimeout(ctx, examineFor)
+	defer cancel()
+	trust, err := clientTLS(&config.TLS{CAFile: c.CAFile})
+	if err == nil {
+		err = acme.Reach(ctx, c.DirectoryURL, trust.RootCAs)
+	}
 	if err != nil {
-		e.add(LevelFail, part, err.Error(), "renew it; the gateway does not start without")
-		return
+		e.add(LevelFail, "certificate authority", fmt.Sprintf("%s: %v", c.DirectoryURL, err), acmeHint(err))
+	} else {
+		e.add(LevelOK, "certificate authority", c.DirectoryURL+" answers", "")
 	}
-	leaf := cert.Leaf
+	for _, domain := range c.Domains {
+		leaf, err := acme.Kept(c.CacheDir, domain)
+		if err != nil {
+			e.add(LevelWarn, "certificate", "there is none for "+domain+" in "+c.CacheDir+" yet",
+				"the gateway gets it when it runs: in DNS the domain has to name this machine, and port 443 has to be that of listen.https, or port 80 that of listen.http")
+			continue
+		}
+		e.certificate(leaf, "the gateway renews it while it runs; its log says what keeps it from that")
+	}
+}
+
+// certificate judges one.
+func (e *examination) certificate(leaf *x509.Certificate, renew string) {
+	const part = "certificate"
 	name, left := subject(leaf), time.Until(leaf.NotAfter)
 	until := leaf.NotAfter.UTC().Format(time.DateOnly)
 	switch {
 	case left <= 0:
-		e.add(LevelFail, part, fmt.Sprintf("%s expired on %s", name, until), "renew it; changed files are read by themselves")
+		e.add(LevelFail, part, fmt.Sprintf("%s expired on %s", name, until), renew)
 	case time.Now().Before(leaf.NotBefore):
 		e.add(LevelFail, part, fmt.Sprintf("%s is valid from %s on", name, leaf.NotBefore.UTC().Format(time.DateOnly)), "see the clock of this machine")
 	case left < expiresSoon:
-		e.add(LevelWarn, part, fmt.Sprintf("%s expires on %s, in %d days", name, until, int(left.Hours()/24)), "renew it; changed files are read by themselves")
+		e.add(LevelWarn, part, fmt.Sprintf("%s expires on %s, in %d days", name, until, int(left.Hours()/24)), renew)
 	default:
 		e.add(LevelOK, part, fmt.Sprintf("%s is valid until %s", name, until), "")
 	}

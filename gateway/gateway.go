@@ -22,7 +22,6 @@ package gateway
 
 import (
 	crand "crypto/rand"
-	"crypto/tls"
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
@@ -76,7 +75,8 @@ type Gateway struct {
 	sockets     *tally[string]   // WebSockets, by route and caller
 	connections *tally[netip.Prefix]
 	topDenied   *topk.Sketch
-	certificate atomic.Pointer[tls.Certificate] // nil without listen.https
+	// nil without listen.https
+	certificates atomic.Pointer[certificates]
 
 	adminHandler  atomic.Pointer[http.Handler]
 	adminLoopback bool // of the address it is bound to, whatever a reload says

@@ -20,6 +20,7 @@ import (
 var mayImport = map[string][]string{
 	"cmd/gateway":                  {"gateway", "gateway/auth", "gateway/config", "gateway/explain", "gateway/plantest", "gateway/simulate"},
 	"gateway":                      {"gateway/*"},
+	"gateway/acme":                 {},
 	"gateway/admin":                {"gateway/httperr", "gateway/topk"},
 	"gateway/auth":                 {},
 	"gateway/clientip":             {},

@@ -69,6 +69,10 @@ func (s *snapshot) walk(x *exchange, r *http.Request) *httperr.Error {
 	if x.route.usage {
 		return s.answerUsage(x, r)
 	}
+	if x.route.challenge != "" {
+		answerChallenge(&x.response, x.route.challenge)
+		return nil
+	}
 	// 503 when the gateway stops while a request waits in a queue
 	if refused := s.waitTurn(x, r); refused != nil {
 		return refused
@@ -155,9 +159,11 @@ func (s *snapshot) findRoute(x *exchange, r *http.Request) *httperr.Error {
 	x.Request.Route, x.Cost = telemetry.Unmatched, 1
 	refused := door.Refused(r)
 	if refused == nil {
-		var m match
-		m, refused = s.routes.match(r)
-		x.route, x.preflight, x.response.browser = m.route, m.browser.asks, m.browser
+		if x.route = s.gw.challenge(r); x.route == nil {
+			var m match
+			m, refused = s.routes.match(r)
+			x.route, x.preflight, x.response.browser = m.route, m.browser.asks, m.browser
+		}
 	} else if r.ProtoMajor == 1 {
 		r.Host, r.URL.Path = "", "" // they are not the client's, so the log has none
 	}

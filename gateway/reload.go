@@ -72,7 +72,7 @@ func (g *Gateway) apply(cfg *config.Config) error {
 // lets go of what is old, in this order: up to the swap nothing that serves is
 // touched, so that a failure leaves all as it was.
 func (g *Gateway) applyLocked(cfg *config.Config) error {
-	cert, err := loadCertificate(cfg.Listen.HTTPS)
+	certs, err := g.makeCertificates(cfg)
 	if err != nil {
 		return err
 	}
@@ -108,10 +108,7 @@ func (g *Gateway) applyLocked(cfg *config.Config) error {
 		g.shared.leave()
 		sh.start()
 	}
-	if cert != nil {
-		g.certificate.Store(cert)
-		g.telemetry.Certificates(map[string]time.Time{subject(cert.Leaf): cert.Leaf.NotAfter})
-	}
+	g.useCertificates(certs, old != nil)
 	g.adminHandler.Store(g.admin(cfg))
 	g.current.Store(s)
 
@@ -207,11 +204,8 @@ func (g *Gateway) showTargets(p *pooled) {
 	}
 }
 
-// loadCertificate reads the listener's certificate; nil without one.
+// loadCertificate reads the listener's certificate.
 func loadCertificate(c *config.HTTPS) (*tls.Certificate, error) {
-	if c == nil {
-		return nil, nil
-	}
 	cert, err := keyPair(c.CertFile, c.KeyFile)
 	if err != nil {
 		return nil, fmt.Errorf("listen.https: cert_file and key_file: %w", err)

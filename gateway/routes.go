@@ -38,6 +38,7 @@ type route struct {
 	answer       *rewrite.Fields // what is changed in answers; nil for nothing
 	cors         *cors.Cors      // nil: what browsers are told is the upstream's business
 	usage        bool            // answered here, with the caller's own limits
+	challenge    string          // answered here, with this; empty: it is none
 }
 
 // allows reports whether the route takes the method; GET includes HEAD

@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -63,6 +62,7 @@ func (g *Gateway) Run(ctx context.Context, hup <-chan os.Signal) error {
 			}
 		})
 	}
+	g.startCertificates() //nolint:contextcheck // they end with closeCertificates
 	watching, stopWatching := context.WithCancel(ctx)
 	var watchers sync.WaitGroup
 	watchers.Go(func() { g.watch(watching) })
@@ -90,6 +90,7 @@ func (g *Gateway) Run(ctx context.Context, hup <-chan os.Signal) error {
 		_ = d.server.Close()
 	}
 	serving.Wait()
+	g.closeCertificates()
 	close(g.stopped)
 	g.closing.Wait()
 	for _, p := range g.upstreams {
@@ -151,13 +152,7 @@ func (g *Gateway) listen(inFlight context.Context, cfg *config.Config) (public, 
 			return nil, nil, err
 		}
 		d.server.Protocols.SetHTTP2(true)
-		g.guard(d, door.Options{TLS: &tls.Config{ //nolint:contextcheck // as above
-			MinVersion: tls.VersionTLS12,
-			NextProtos: []string{"h2", "http/1.1"},
-			GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-				return g.certificate.Load(), nil
-			},
-		}})
+		g.guard(d, door.Options{TLS: g.listenerTLS()}) //nolint:contextcheck // as above
 		public = append(public, d)
 	}
 	d, err := add("admin", "listen.admin", cfg.Listen.Admin, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -56,6 +56,7 @@ func (g *Gateway) readiness() admin.Readiness {
 		r.Degraded = []admin.Degraded{{Part: "store", Since: f.Since, Effect: effect}}
 	}
 	r.Degraded = append(r.Degraded, g.upstreamsDegraded()...)
+	r.Degraded = append(r.Degraded, g.certificatesDegraded()...)
 	return r
 }
 

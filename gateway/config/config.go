@@ -76,10 +76,11 @@ type Listen struct {
 	MaxConnectionsPerIP int
 }
 
-// HTTPS is a TLS listener with certificate files.
+// HTTPS is a TLS listener, with certificate files or with ACME.
 type HTTPS struct {
 	Address           string
-	CertFile, KeyFile string // absolute
+	CertFile, KeyFile string // absolute; empty with ACME
+	ACME              *ACME  // nil: certificate files
 }
 
 // Admin is who may change things on the admin listener.

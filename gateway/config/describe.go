@@ -63,6 +63,9 @@ func tlsFiles(c *Config) []string {
 	var paths []string
 	if h := c.Listen.HTTPS; h != nil {
 		paths = append(paths, h.CertFile, h.KeyFile)
+		if h.ACME != nil {
+			paths = append(paths, h.ACME.CAFile)
+		}
 	}
 	if r := c.Store.Redis; r != nil && r.TLS != nil {
 		paths = append(paths, r.TLS.CAFile, r.TLS.CertFile, r.TLS.KeyFile)
@@ -117,6 +120,14 @@ func settings(a, b *Config) []setting {
 			return of(c.Listen.HTTPS)
 		}
 	}
+	acme := func(of func(*ACME) string) func(*Config) string {
+		return https(func(h *HTTPS) string {
+			if h.ACME == nil {
+				return ""
+			}
+			return of(h.ACME)
+		})
+	}
 	redis := func(of func(*Redis) string) func(*Config) string {
 		return func(c *Config) string {
 			if c.Store.Redis == nil {
@@ -138,6 +149,11 @@ func settings(a, b *Config) []setting {
 		restart(both("listen.https.address", https(func(h *HTTPS) string { return h.Address }))),
 		both("listen.https.cert_file", https(func(h *HTTPS) string { return h.CertFile })),
 		both("listen.https.key_file", https(func(h *HTTPS) string { return h.KeyFile })),
+		both("listen.https.acme.domains", acme(func(a *ACME) string { return strings.Join(a.Domains, ", ") })),
+		both("listen.https.acme.email", acme(func(a *ACME) string { return a.Email })),
+		both("listen.https.acme.cache_dir", acme(func(a *ACME) string { return a.CacheDir })),
+		both("listen.https.acme.directory_url", acme(func(a *ACME) string { return a.DirectoryURL })),
+		both("listen.https.acme.ca_file", acme(func(a *ACME) string { return a.CAFile })),
 		restart(both("listen.admin", func(c *Config) string { return c.Listen.Admin })),
 		both("listen.max_connections_per_ip", func(c *Config) string { return orAny(c.Listen.MaxConnectionsPerIP) }),
 		both("admin.token_file", func(c *Config) string { return c.Admin.TokenFile }),

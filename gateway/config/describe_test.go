@@ -53,7 +53,8 @@ var told = map[string]string{
 	"Override.Plan":    "",
 	"Target.URL":       "", "Target.Weight": "", "Upstream.HashBy": "balance",
 	"WebSocket.MaxConnections": "websocket", "WebSocket.Idle": "websocket", "WebSocket.Lifetime": "websocket",
-	"Circuit.Errors": "circuit", "Circuit.Window": "circuit", "Circuit.Open": "circuit",
+	"ACME.AcceptTerms": "-", // without it there is none
+	"Circuit.Errors":   "circuit", "Circuit.Window": "circuit", "Circuit.Open": "circuit",
 	"Retries.Attempts": "retries", "Retries.Budget": "retries",
 	"Upstream.ConnectTimeout": "timeout.connect", "Upstream.ResponseHeaderTimeout": "timeout.response_header",
 	"Upstream.IdleTimeout": "timeout.idle",
@@ -63,7 +64,7 @@ var told = map[string]string{
 // partWords are the words about a part that is there or not, where they are those
 // about one of its fields.
 var partWords = map[string]string{
-	"Listen.HTTPS": "listen.https.address", "Redis.Sentinel": "store.redis.sentinel.master", "Auth.APIKeys": "auth.api_keys.file",
+	"Listen.HTTPS": "listen.https.address", "HTTPS.ACME": "listen.https.acme.domains", "Redis.Sentinel": "store.redis.sentinel.master", "Auth.APIKeys": "auth.api_keys.file",
 	"Route.Rewrite": "rewrite.match", "Route.WebSocket": "websocket", "Upstream.TLS": "tls.ca_file", "Upstream.Health": "health.path",
 	"Route.RequestHeaders": "request_headers", "Route.ResponseHeaders": "response_headers",
 }
@@ -356,6 +357,11 @@ func TestEveryChangedFieldIsTold(t *testing.T) {
 			r.Sentinel = &Sentinel{Master: "m", Addresses: []string{"a:26379", "b:26379"}, Username: "u", Password: Secret("sesame"), PasswordFile: "/p"}
 			r.Address, r.DB = "", 0
 		},
+		"certificates by ACME": func(c *Config) {
+			h := c.Listen.HTTPS
+			h.CertFile, h.KeyFile = "", ""
+			h.ACME = &ACME{[]string{"a.example.com", "b.example.com"}, "ops@example.com", "/cache", "https://ca.example.com/", "/ca", true}
+		},
 		"further fields": func(c *Config) {
 			c.Overrides = append(c.Overrides, Override{Tenant: "acme", Plan: "pro"})
 			c.Auth.APIKeys.Keys[0].Tenant = "acme"
@@ -367,6 +373,9 @@ func TestEveryChangedFieldIsTold(t *testing.T) {
 			f := fieldTest{t: t, seen: all, none: map[string]bool{}}
 			if name == "a cluster" || name == "sentinels" {
 				f.none["Redis.Network"], f.none["Redis.Address"], f.none["Redis.DB"] = true, true, true
+			}
+			if name == "certificates by ACME" {
+				f.none["HTTPS.CertFile"], f.none["HTTPS.KeyFile"] = true, true
 			}
 			for _, c := range []**Config{&f.old, &f.now} {
 				loaded, report := load(dir, nil)

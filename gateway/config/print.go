@@ -137,6 +137,9 @@ func (c *Config) routesNode() *yaml.Node {
 		n.text("address", h.Address)
 		n.text("cert_file", h.CertFile)
 		n.text("key_file", h.KeyFile)
+		if h.ACME != nil {
+			n.node("acme", h.ACME.mapping().n)
+		}
 		l.node("https", n.n)
 	}
 	l.text("admin", c.Listen.Admin)

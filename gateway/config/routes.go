@@ -143,7 +143,7 @@ func (f *routesFile) readListen(top *object) {
 			publicAt = append(publicAt, a)
 		}
 	}
-	if h, ok := o.get("https", "address, cert_file and key_file"); ok {
+	if h, ok := o.get("https", wantedHTTPS); ok {
 		var at value
 		if l.HTTPS, at = readHTTPS(h); l.HTTPS != nil {
 			publicAt = append(publicAt, at)
@@ -181,9 +181,11 @@ func (f *routesFile) readListen(top *object) {
 	o.done()
 }
 
+const wantedHTTPS = "address, and acme or cert_file and key_file"
+
 // readHTTPS reads listen.https; nil if anything was wrong.
 func readHTTPS(v value) (*HTTPS, value) {
-	o, ok := v.object("address, cert_file and key_file")
+	o, ok := v.object(wantedHTTPS)
 	if !ok {
 		return nil, v
 	}
@@ -192,12 +194,17 @@ func readHTTPS(v value) (*HTTPS, value) {
 		at = a
 		h.Address, good = a.listenAddress()
 	}
-	o.later("acme", "cert_file and key_file")
-	o.later("client_ca_file", "address, cert_file and key_file")
+	o.later("client_ca_file", wantedHTTPS)
 	var pair bool
-	if o.has("acme") {
-		o.get("cert_file", "a PEM file")
-		o.get("key_file", "a PEM file")
+	if a, ok := o.get("acme", wantedACME); ok {
+		h.ACME = a.acme()
+		pair = h.ACME != nil
+		for _, name := range [...]string{"cert_file", "key_file"} {
+			if f, ok := o.get(name, "a PEM file"); ok {
+				f.keyErrorf("stands beside acme, which gets certificates by itself; want one of them")
+				pair = false
+			}
+		}
 	} else {
 		h.CertFile, h.KeyFile, pair = o.keyPair(true)
 	}

@@ -18,7 +18,11 @@ func routesSchema() schema {
 				"address":   def("address").says("Where requests arrive by TLS 1.2 or later: host:port, :port or unix:/path. Needs a restart to change."),
 				"cert_file": def("text").says("PEM file with the certificate and its chain. A renewed one is taken over without a restart."),
 				"key_file":  def("text").says("PEM file with the private key of the certificate."),
-			}, "address", "cert_file", "key_file").says("A TLS listener; HTTP/2 is offered."),
+				"acme":      acmeSchema(),
+			}, "address").with("oneOf", []schema{
+				{"required": []string{"cert_file", "key_file"}},
+				{"required": []string{"acme"}, "properties": map[string]any{"cert_file": false, "key_file": false}},
+			}).says("A TLS listener; HTTP/2 is offered. With acme, or with cert_file and key_file."),
 			"admin":                  def("address").or("127.0.0.1:9090").says("Where metrics, probes and the status page are: host:port, :port or unix:/path. Never the public address. Needs a restart to change."),
 			"max_connections_per_ip": whole(0, math.MaxInt32).or(0).says("How many connections http and https together take from one address, as ipv6_prefix makes one; more are closed at once. Trusted proxies have any number. 0: any number."),
 		}).with("anyOf", either("http", "https")).says("Where the gateway listens."),

@@ -230,8 +230,13 @@ func (l *tlsListener) handshake(c net.Conn) net.Conn {
 		}
 		return nil
 	}
-	if secure.ConnectionState().NegotiatedProtocol == "h2" {
+	switch secure.ConnectionState().NegotiatedProtocol {
+	case "h2":
 		return secure
+	case "", "http/1.1":
+	default: // it was about the handshake alone, as a challenge is (RFC 8737 section 3)
+		_ = secure.Close()
+		return nil
 	}
 	return &secureConn{conn: newConn(secure, l.o), state: secure.ConnectionState()}
 }
