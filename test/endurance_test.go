@@ -231,7 +231,7 @@ routes: [{name: all, path: "/*", upstream: all, auth: none}]
 	if threads, limit := g.value("go_sched_gomaxprocs_threads"), g.value("go_gc_gomemlimit_bytes"); threads != 1 || limit != 100<<20 {
 		t.Errorf("%v threads and a soft limit of %v bytes, want those of the environment", threads, limit)
 	}
-	ctx, leave := context.WithCancel(context.Background())
+	ctx, leave := context.WithCancel(t.Context())
 	defer leave()
 	open := &http.Client{Transport: &http.Transport{}}
 	for range streams {

@@ -60,7 +60,7 @@ func TestRunningOutOfFilesIsSurvived(t *testing.T) {
 	u := newUpstream(t, nil)
 	s := proxySite(t, u.URL)
 	s.program = s.path("few-files")
-	if err := os.WriteFile(s.program, []byte("#!/bin/sh\nulimit -n 60 && exec \""+binary+"\" \"$@\"\n"), 0o700); err != nil { //nolint:gosec // it is to be run
+	if err := os.WriteFile(s.program, []byte("#!/bin/sh\nulimit -n 60 && exec \""+binary+"\" \"$@\"\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	g := s.start()

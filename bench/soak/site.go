@@ -127,12 +127,13 @@ func (s *site) metric(ctx context.Context, series string) (float64, error) {
 // raiseFiles makes room for n open files in this process and those it starts,
 // the gateway among them, and returns how many there is room for. Beyond the
 // hard limit only a privileged process comes; others take what they may have.
-func raiseFiles(n uint64) (uint64, error) {
+func raiseFiles(n int) (int, error) {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
 		return 0, fmt.Errorf("ask how many files may be open: %w", err)
 	}
-	more := syscall.Rlimit{Cur: max(limit.Cur, n), Max: max(limit.Max, n)}
+	want := uint64(n) //nolint:gosec // a count, above 0
+	more := syscall.Rlimit{Cur: max(limit.Cur, want), Max: max(limit.Max, want)}
 	if syscall.Setrlimit(syscall.RLIMIT_NOFILE, &more) == nil {
 		return n, nil
 	}
@@ -140,7 +141,7 @@ func raiseFiles(n uint64) (uint64, error) {
 	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
 		return 0, fmt.Errorf("make room for %d open files: %w", limit.Max, err)
 	}
-	return min(n, limit.Max), nil
+	return int(min(want, limit.Max)), nil //nolint:gosec // at most n
 }
 
 // pause waits, unless ctx ends before.

@@ -41,9 +41,7 @@ func slow(ctx context.Context, o options, r *report) error {
 		withSlow := i%2 == 1
 		end := func() {}
 		if withSlow {
-			if end, err = s.crawl(ctx, n, &count); err != nil {
-				return err
-			}
+			end = s.crawl(ctx, n, &count)
 		}
 		got, err := rig.Run(ctx, s.paced(16, 8*time.Millisecond, length))
 		end()
@@ -74,7 +72,7 @@ type slowCount struct{ heads, bodies atomic.Int64 }
 // crawl opens n connections, half of which never come to the end of a head, and
 // half to that of a body, until end is called. One that the gateway ends is
 // opened again.
-func (s *site) crawl(ctx context.Context, n int, count *slowCount) (end func(), err error) {
+func (s *site) crawl(ctx context.Context, n int, count *slowCount) (end func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var all sync.WaitGroup
 	var opened sync.WaitGroup
@@ -103,5 +101,5 @@ func (s *site) crawl(ctx context.Context, n int, count *slowCount) (end func(), 
 		})
 	}
 	opened.Wait()
-	return func() { cancel(); all.Wait() }, nil
+	return func() { cancel(); all.Wait() }
 }

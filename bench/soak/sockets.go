@@ -47,12 +47,12 @@ func sockets(ctx context.Context, o options, r *report) error {
 	n := o.of(10_000, 50)
 	// In the gateway a socket is two connections, and so it is here: the
 	// client's end and the upstream's.
-	files, err := raiseFiles(uint64(2*n + otherFiles))
+	files, err := raiseFiles(2*n + otherFiles)
 	if err != nil {
 		return err
 	}
 	note := ""
-	if room := (int(files) - otherFiles) / 2; room < n {
+	if room := (files - otherFiles) / 2; room < n {
 		note = fmt.Sprintf(" (%d take %d open files; %d was the hard limit, which root raises with ulimit -Hn)", n, 2*n+otherFiles, files)
 		fmt.Fprintf(os.Stderr, "sockets: only %d%s\n", room, note)
 		n = room
