@@ -121,7 +121,9 @@ func (g *Gateway) applyLocked(cfg *config.Config) error {
 		if g.upstreams[name] != p {
 			g.telemetry.UpstreamCircuit(name, false) // it starts anew
 			g.showTargets(p)
-			p.upstream.Start()
+			if old != nil {
+				p.upstream.Start() // those of the first configuration begin with Run
+			}
 		}
 	}
 	g.upstreams = up
@@ -192,6 +194,15 @@ func (g *Gateway) targetChanged(upstream, target string, up bool, err error) {
 // targetMoved says that a target's name means other addresses than before.
 func (g *Gateway) targetMoved(upstream, target string) {
 	g.log.Info("the name of a target has other addresses now; new requests go there", "upstream", upstream, "target", target)
+}
+
+// startUpstreams has those of the first configuration begin.
+func (g *Gateway) startUpstreams() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, p := range g.upstreams {
+		p.upstream.Start()
+	}
 }
 
 // showTargets tells the metrics what an upstream knows of its targets from the one

@@ -49,6 +49,7 @@ func (g *Gateway) Run(ctx context.Context, hup <-chan os.Signal) error {
 		return err
 	}
 	g.shared.start() //nolint:contextcheck // it ends with Close, after what is in flight and not with ctx
+	g.startUpstreams()
 	g.announce(s.cfg, public, private)
 
 	failed := make(chan error, 3)

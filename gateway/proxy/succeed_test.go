@@ -2,10 +2,13 @@ package proxy
 
 import (
 	"fmt"
+	"net/url"
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 )
 
 // A target that a reload adds begins slowly, and those that were there go on as they are.
@@ -44,6 +47,34 @@ func TestANewTargetBeginsSlowly(t *testing.T) {
 				t.Error("all are to begin slowly")
 			}
 		})
+	}
+}
+
+// However many reloads there are, one keeps none of those before it.
+func TestWhatWasBeforeIsForgotten(t *testing.T) {
+	n := newPiped(t)
+	var first weak.Pointer[Upstream]
+	var u *Upstream
+	for range 3 {
+		o := Options{Name: "weather", Previous: u, Health: &every2s, dial: n.dial}
+		o.Targets = []Target{{URL: &url.URL{Scheme: "http", Host: "a"}}}
+		next, err := New(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if u == nil {
+			first = weak.Make(next)
+		} else {
+			u.Close()
+		}
+		u = next
+	}
+	defer u.Close()
+	for range 5 {
+		runtime.GC()
+	}
+	if first.Value() != nil {
+		t.Error("the first one is still held")
 	}
 }
 

@@ -195,6 +195,7 @@ func New(o Options) (*Upstream, error) {
 	}
 	if p := o.Previous; p != nil {
 		u.ward.succeed(p.ward, p.targets, u.targets)
+		o.Previous = nil // the targets hold o, and would hold all that ever were
 	}
 	var err error
 	if u.balancer, err = newBalancer(o.Balance, u.targets, u.ward); err != nil {
