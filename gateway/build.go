@@ -93,8 +93,10 @@ func build(cfg *config.Config, gw *Gateway, up map[string]*pooled, storeFor stor
 		return nil, err
 	}
 	hashBy := map[string]*config.Dimension{}
+	noSockets := map[string]bool{} // upstreams with nobody to ask for a WebSocket
 	for _, c := range cfg.Upstreams {
 		hashBy[c.Name] = c.HashBy
+		noSockets[c.Name] = !slices.ContainsFunc(c.Targets, func(t config.Target) bool { return t.URL.Scheme != "h2c" })
 	}
 	for _, c := range cfg.Routes {
 		rt := &route{
@@ -104,7 +106,7 @@ func build(cfg *config.Config, gw *Gateway, up map[string]*pooled, storeFor stor
 		if s.auth != nil && c.Auth != config.AuthNone && !c.ForwardCredentials {
 			rt.forward.Strip = s.auth.Strip
 		}
-		rt.forward.ClientField = cfg.ClientIP.Header
+		rt.forward.ClientField, rt.forward.NoWebSocket = cfg.ClientIP.Header, noSockets[c.Upstream]
 		if err := rt.reshape(c); err != nil {
 			return nil, fmt.Errorf("%s: routes: %s: %w", c.Pos, c.Name, err)
 		}

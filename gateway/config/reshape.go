@@ -176,8 +176,12 @@ func (v value) headerFields(host, lists bool) []rewrite.Field {
 		}
 		for i, text := range texts {
 			field := rewrite.Field{Name: name, Value: text, Secret: vs[i].fromEnvironment()}
-			if err := rewrite.CheckValue(text); err != nil && shownValue(field) == masked {
-				vs[i].errorf("holds a { that begins no placeholder, or a control character; want {{ for a brace")
+			check := rewrite.CheckValue
+			if strings.EqualFold(name, "Host") {
+				check = rewrite.CheckHost
+			}
+			if err := check(text); err != nil && shownValue(field) == masked {
+				vs[i].errorf("holds a { that begins no placeholder, or a character that cannot stand there; want {{ for a brace")
 				continue
 			} else if err != nil {
 				vs[i].errorf("%v", err)

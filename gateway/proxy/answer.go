@@ -26,6 +26,7 @@ const patience = time.Millisecond
 // whose head and body arrive together, is never flushed on its own.
 type answer struct {
 	body    io.ReadCloser
+	from    *http.Response
 	stop    func() // ends what is left of the upload; nil without one
 	drained bool   // the last Read took all there was
 	held    error  // came together with data, and is told by the next Read
@@ -87,7 +88,9 @@ func (a *answer) Close() error {
 	if a.stop != nil {
 		a.stop()
 	}
-	return a.body.Close()
+	err := a.body.Close()
+	a.from.Trailer = allowedTrailers(a.from.Trailer) // they are here now
+	return err
 }
 
 // late is run by the timer.

@@ -94,6 +94,24 @@ func TestAnswersPassUnchanged(t *testing.T) {
 	check("GET", fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(big), big), big)
 }
 
+// Trailers that would change what the head has said are not the client's.
+func TestTrailersThatComeTooLateAreDropped(t *testing.T) {
+	g := newGateway(t, settings{}, scripted(t, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: Grpc-Status, Set-Cookie\r\n\r\n2\r\nhi\r\n0\r\n"+
+		"Grpc-Status: 0\r\nContent-Length: 99\r\nSet-Cookie: a=evil\r\nX-RateLimit-Limit: 9\r\nAccess-Control-Allow-Origin: evil\r\n\r\n"))
+	c, err := net.Dial("tcp", g.address())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	all, err := io.ReadAll(c)
+	if s := string(all); err != nil || !strings.HasSuffix(s, "2\r\nhi\r\n0\r\nGrpc-Status: 0\r\n\r\n") || !strings.Contains(s, "\r\nTrailer: Grpc-Status\r\n") || strings.Contains(s, "Cookie") {
+		t.Errorf("got %q %v", s, err)
+	}
+}
+
 func TestAnswerTrailers(t *testing.T) {
 	g := newGateway(t, settings{}, scripted(t, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: Grpc-Status\r\n\r\n2\r\nhi\r\n0\r\nGrpc-Status: 0\r\nX-Late: 1\r\n\r\n"))
 	res, err := http.Get(g.URL)

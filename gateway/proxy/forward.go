@@ -43,9 +43,14 @@ type Forward struct {
 	WebSocket WebSocket
 	// Key is what Hash goes by: requests with the same one go to the same target.
 	Key string
+	// NoWebSocket says that no target can be asked for one: a handshake is refused
+	// with 501 (RFC 9110 section 15.6.2).
+	NoWebSocket bool
 	// Place is where [Upstream.Enter] let the request in, which is told whether there
 	// was an answer; nil for none.
 	Place *Place
+
+	host string // the Host that Fields set; empty: the target's
 }
 
 // noLog is for what httputil.ReverseProxy would print: all of it is in
@@ -71,6 +76,12 @@ func (u *Upstream) Forward(w http.ResponseWriter, r *http.Request, s *scope.Requ
 	webSocket, refused := o.refuse(r)
 	if refused != nil {
 		return refused
+	}
+	if o.host = o.Fields.Host(r, s); o.host != "" && !rewrite.ValidHost(o.host) {
+		return &httperr.Error{ // net/http would send an empty one
+			Status: http.StatusBadRequest, Reason: "bad_host", Close: true,
+			Detail: "The request makes no host name for the server behind this path. Send one with a usual Host field.",
+		}
 	}
 	x := u.exchanges.Get().(*exchange)
 	x.begin(w, r, s, o, webSocket)
@@ -230,7 +241,7 @@ func (x *exchange) reset() {
 	x.upload, x.stop, x.deadline = nil, nil, nil
 	x.err, x.answered, x.started, x.finished = nil, false, false, false
 	x.interim, x.switched, x.tunnel = nil, nil, nil
-	x.answer.w, x.answer.body, x.answer.stop = nil, nil, nil
+	x.answer.w, x.answer.body, x.answer.stop, x.answer.from = nil, nil, nil, nil
 	x.answer.pending, x.answer.drained, x.answer.waiting = false, false, false
 	x.answer.readErr, x.answer.held, x.answer.writeErr = nil, nil, nil
 }
@@ -241,7 +252,7 @@ func (x *exchange) rewrite(p *httputil.ProxyRequest) {
 	t := x.u.targets[x.target]
 	t.point(out.URL, x.url())
 	x.webSocket = x.webSocket && !t.onlyHTTP2
-	out.Host = x.forward.Fields.Host(x.client, x.scope) // empty: the URL's
+	out.Host = x.forward.host // empty: the URL's
 	out.Header = outgoing(x.client, x.scope, x.forward, x.webSocket)
 	for name := range out.Trailer {
 		if forbiddenTrailer(name) || x.forward.replaces(name, x.scope) {
@@ -359,7 +370,8 @@ func (x *exchange) arrived(res *http.Response) error {
 		}
 	}
 	if res.Body != http.NoBody {
-		x.answer.body, x.answer.stop = res.Body, x.stop
+		x.answer.body, x.answer.stop, x.answer.from = res.Body, x.stop, res
+		res.Trailer = allowedTrailers(res.Trailer) // what is announced
 		res.Body = &x.answer
 		// ReverseProxy flushes an answer of unknown length after every write,
 		// from a goroutine of its own; answer does it in fewer writes.

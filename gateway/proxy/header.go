@@ -72,16 +72,28 @@ func twin(name, want string) bool {
 }
 
 // forbiddenTrailer reports whether a trailer field is dropped, a client's or an
-// upstream's: those that frame, route or authenticate a message come too late in
-// one (RFC 9110 section 6.5.1).
+// upstream's: those that frame, route, authenticate or control a message come too late
+// in one (RFC 9110 section 6.5.1). The name is in canonical form.
 func forbiddenTrailer(name string) bool {
 	switch name {
 	case "Connection", "Content-Encoding", "Content-Length", "Content-Range", "Content-Type", "Cookie", "Expect",
 		"Authorization", "Proxy-Authorization", "Host", "Keep-Alive", "Max-Forwards", "Proxy-Connection", "Te",
-		"Trailer", "Transfer-Encoding", "Upgrade", "Via", "Traceparent", "Tracestate":
+		"Trailer", "Transfer-Encoding", "Upgrade", "Via", "Traceparent", "Tracestate",
+		"Set-Cookie", "Www-Authenticate", "Proxy-Authenticate", "Location", "Retry-After", "Cache-Control", "Pragma",
+		"Age", "Date", "Expires", "Vary", "X-Request-Id", "Ratelimit", "Ratelimit-Policy":
 		return true
 	}
-	return false
+	return strings.HasPrefix(name, "Access-Control-") || strings.HasPrefix(name, "X-Ratelimit-")
+}
+
+// allowedTrailers takes from the trailers of an answer those that come too late.
+func allowedTrailers(t http.Header) http.Header {
+	for name := range t {
+		if forbiddenTrailer(name) {
+			delete(t, name)
+		}
+	}
+	return t
 }
 
 // replaces reports whether what a client sent under this name, in the header or the
@@ -141,6 +153,13 @@ func outgoing(in *http.Request, s *scope.Request, o Forward, webSocket bool) htt
 	// What follows is out of reach for Connection, Strip and Fields.
 	if webSocket {
 		out["Connection"], out["Upgrade"] = []string{"Upgrade"}, in.Header["Upgrade"]
+	} else if in.Header["Upgrade"] != nil {
+		// What is not asked for needs no key (RFC 6455 section 4.1).
+		for name := range out {
+			if strings.HasPrefix(name, "Sec-Websocket-") {
+				delete(out, name)
+			}
+		}
 	}
 	if offersTrailers(in.Header["Te"]) {
 		out["Te"] = []string{"trailers"} // gRPC servers insist on it
@@ -159,7 +178,7 @@ func outgoing(in *http.Request, s *scope.Request, o Forward, webSocket bool) htt
 				proto = "http"
 			}
 		}
-		if v, ok := only(in.Header["X-Forwarded-Host"]); ok && validHost(v) {
+		if v, ok := only(in.Header["X-Forwarded-Host"]); ok && rewrite.ValidHost(v) {
 			host = v
 		}
 	}
@@ -216,23 +235,6 @@ func only(values []string) (string, bool) {
 	return values[0], true
 }
 
-// validHost reports whether v looks like host or host:port: the characters of
-// RFC 3986 host names, IP literals and ports.
-func validHost(v string) bool {
-	if v == "" || len(v) > 255+6 {
-		return false
-	}
-	for i := range len(v) {
-		switch c := v[i]; {
-		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9':
-		case c == '.', c == '-', c == '_', c == ':', c == '[', c == ']':
-		default:
-			return false
-		}
-	}
-	return true
-}
-
 // Refuse returns the answer to a request that [Upstream.Forward] would so carry to
 // no upstream, whatever the state of the upstreams, and nil for any other. Ask
 // before a request is charged: for what cannot be carried nobody should pay.
@@ -278,7 +280,13 @@ func (o *Forward) refuse(r *http.Request) (webSocket bool, e *httperr.Error) {
 			}
 		}
 	}
-	return AsksForWebSocket(r), nil
+	if webSocket = AsksForWebSocket(r); webSocket && o.NoWebSocket {
+		return false, &httperr.Error{
+			Status: http.StatusNotImplemented, Reason: "websocket_unsupported",
+			Detail: "No WebSocket can be opened under this path.",
+		}
+	}
+	return webSocket, nil
 }
 
 // AsksForWebSocket reports whether r is the handshake of a WebSocket (RFC 6455

@@ -236,6 +236,47 @@ func TestForwardingFields(t *testing.T) {
 	check("nobody's name is not sent", scope.Request{}, "", "X-Auth-User")
 }
 
+// A Host made of what a caller is called may be none; then nobody is asked, or net/http
+// would send an empty one.
+func TestAHostThatIsNoneIsRefused(t *testing.T) {
+	fields, err := rewrite.NewFields(rewrite.Changes{Set: []rewrite.Field{{Name: "Host", Value: "{tenant}.example"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	upstream, heads := recorder(t)
+	for tenant, want := range map[string]int{"acme": 200, "a/b": 400, "a b": 400} {
+		g := newGateway(t, settings{scope: scope.Request{Tenant: tenant}, forward: proxy.Forward{Fields: fields}}, upstream)
+		if res := roundTrip(t, g.address(), "GET / HTTP/1.1\r\nHost: a\r\n\r\n"); res.StatusCode != want {
+			t.Errorf("%s: %d, want %d", tenant, res.StatusCode, want)
+		}
+		if want == 200 {
+			if host := fieldsOf(receive(t, heads, "a request"))["Host"]; !slices.Equal(host, []string{"acme.example"}) {
+				t.Errorf("Host %q", host)
+			}
+		}
+	}
+	select {
+	case head := <-heads:
+		t.Errorf("want no contact, got %q", head)
+	default:
+	}
+}
+
+// Where nobody can be asked for a WebSocket a handshake is refused; an upgrade that is
+// ignored leaves no key behind.
+func TestAHandshakeThatNobodyTakes(t *testing.T) {
+	upstream, heads := recorder(t)
+	const fields = "Host: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+	g := newGateway(t, settings{forward: proxy.Forward{NoWebSocket: true}}, upstream)
+	if res := roundTrip(t, g.address(), "GET / HTTP/1.1\r\n"+fields); res.StatusCode != 501 {
+		t.Errorf("%d, want 501", res.StatusCode)
+	}
+	roundTrip(t, g.address(), "GET / HTTP/1.0\r\n"+fields) // no handshake
+	if head := receive(t, heads, "a request"); strings.Contains(strings.ToLower(head), "websocket") {
+		t.Errorf("got %q", head)
+	}
+}
+
 func TestStripCannotRemoveOurs(t *testing.T) {
 	upstream, heads := recorder(t)
 	g := newGateway(t, settings{scope: someone, forward: proxy.Forward{Strip: func(h http.Header) { clear(h) }}}, upstream)

@@ -93,6 +93,9 @@ func NewFields(c Changes) (*Fields, error) {
 				return nil, fmt.Errorf("%s: %q: %w", part.what, field.Name, err)
 			}
 			t, err := parse(field.Value)
+			if err == nil && strings.EqualFold(field.Name, "Host") {
+				err = CheckHost(field.Value)
+			}
 			if err != nil {
 				return nil, fmt.Errorf("%s: %s: %w", part.what, field.Name, err)
 			}

@@ -64,6 +64,20 @@ func TestTheHostIsKeptOrSet(t *testing.T) {
 	}
 }
 
+func TestAHostIsAHost(t *testing.T) {
+	t.Parallel()
+	for value, good := range map[string]bool{
+		"a.example": true, "a.example:8080": true, "[::1]:80": true, "{host}": true, "{tenant}.example": true,
+		"a/b": false, "https://a": false, "a b": false, "{path}": false, "{query}": false, "a{path}": false, "{tenant}/x": false,
+		"a@b": false, strings.Repeat("a", 300): false,
+	} {
+		_, err := rewrite.NewFields(rewrite.Changes{Set: []rewrite.Field{{Name: "host", Value: value}}})
+		if (err == nil) != good {
+			t.Errorf("%q: %v", value, err)
+		}
+	}
+}
+
 func TestWhatNoRouteCanChange(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{
