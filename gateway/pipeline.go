@@ -49,7 +49,14 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // of them refused it, and account for it whatever happened.
 func (s *snapshot) serve(w http.ResponseWriter, r *http.Request) {
 	x := s.begin(w, r)
-	defer func() { s.end(x, r, recover()) }()
+	defer func() {
+		s.end(x, r, recover())
+		// A stream of which nobody knows how much is to come may be a call that its other
+		// side has ended: its trailers must not wait.
+		if x.response.own || r.ContentLength > 0 {
+			x.response.body.Linger()
+		}
+	}()
 	if refused := s.walk(x, r); refused != nil { //nolint:contextcheck // the request's context goes with it, in x.deciding
 		s.answer(x, r, refused)
 	}
@@ -126,8 +133,11 @@ func (s *snapshot) begin(w http.ResponseWriter, r *http.Request) *exchange {
 	x := &exchange{}
 	x.Arrived = time.Now()
 	x.deciding = decisionContext{Context: r.Context(), x: x}
+	if r.ProtoMajor == 2 && r.TLS == nil {
+		r.TLS = door.TLS(r)
+	}
 	x.response = response{
-		ResponseWriter: w, request: r, scope: &x.Request, telemetry: s.gw.telemetry,
+		ResponseWriter: w, request: r, body: door.Follow(w, r), scope: &x.Request, telemetry: s.gw.telemetry,
 		fields: s.cfg.ClientHeaders, leaving: s.gw.draining.Load() && r.ProtoMajor == 1,
 	}
 	return x

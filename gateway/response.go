@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"bouncer/gateway/config"
+	"bouncer/gateway/door"
 	"bouncer/gateway/ratelimit"
 	"bouncer/gateway/scope"
 	"bouncer/gateway/telemetry"
@@ -23,6 +24,7 @@ type response struct {
 	status    int // 0 until a final head was sent
 	bytes     int64
 	request   *http.Request
+	body      *door.Body // of the request; nil unless it is one of HTTP/2
 	scope     *scope.Request
 	route     *route               // nil if there is none
 	browser   browser              // who asks from another site's page
@@ -43,6 +45,7 @@ func (w *response) WriteHeader(status int) {
 	if w.status == 0 && status >= 200 {
 		w.status = status
 		w.finishHeader(status)
+		w.body.Answered()
 	}
 	w.ResponseWriter.WriteHeader(status)
 }

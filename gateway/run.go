@@ -152,7 +152,7 @@ func (g *Gateway) listen(inFlight context.Context, cfg *config.Config) (public, 
 		if err != nil {
 			return nil, nil, err
 		}
-		d.server.Protocols.SetHTTP2(true)
+		d.server.Protocols.SetUnencryptedHTTP2(true)   // the door takes TLS off
 		g.guard(d, door.Options{TLS: g.listenerTLS()}) //nolint:contextcheck // as above
 		public = append(public, d)
 	}

@@ -2,12 +2,15 @@ package test
 
 import (
 	"bytes"
+	"crypto/tls"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
@@ -35,9 +38,14 @@ func (g *gateway) dialHTTP2() *frames {
 // request sends a head of a POST of /x, with fields as names and values in turn.
 func (f *frames) request(stream uint32, end bool, fields ...string) {
 	f.c.t.Helper()
+	f.requestOf("/x", stream, end, fields...)
+}
+
+func (f *frames) requestOf(path string, stream uint32, end bool, fields ...string) {
+	f.c.t.Helper()
 	var block bytes.Buffer
 	enc := hpack.NewEncoder(&block)
-	fields = append([]string{":method", "POST", ":scheme", "http", ":authority", "a", ":path", "/x"}, fields...)
+	fields = append([]string{":method", "POST", ":scheme", "http", ":authority", "a", ":path", path}, fields...)
 	for i := 0; i < len(fields); i += 2 {
 		if err := enc.WriteField(hpack.HeaderField{Name: fields[i], Value: fields[i+1]}); err != nil {
 			f.c.t.Fatal(err)
@@ -48,10 +56,11 @@ func (f *frames) request(stream uint32, end bool, fields ...string) {
 	}
 }
 
-// answer reads the answer to the end of its stream. The status is the code of
-// RST_STREAM if there was none.
+// answer reads the answer to the end of its stream, or of its Content-Length. The status
+// is the code of RST_STREAM if there was none.
 func (f *frames) answer(stream uint32) (status, body string) {
 	f.c.t.Helper()
+	length := "?"
 	for {
 		frame, err := f.ReadFrame()
 		if err != nil {
@@ -65,11 +74,16 @@ func (f *frames) answer(stream uint32) (status, body string) {
 			if status = frame.PseudoValue("status"); frame.StreamEnded() {
 				return status, body
 			}
+			for _, field := range frame.RegularFields() {
+				if field.Name == "content-length" {
+					length = field.Value
+				}
+			}
 		case *http2.DataFrame:
 			if frame.StreamID != stream {
 				continue
 			}
-			if body += string(frame.Data()); frame.StreamEnded() {
+			if body += string(frame.Data()); frame.StreamEnded() || strconv.Itoa(len(body)) == length {
 				return status, body
 			}
 		case *http2.RSTStreamFrame:
@@ -193,5 +207,86 @@ func TestTheTimeoutHoldsWhileABodyStandsStill(t *testing.T) {
 				freed("HTTP/2")
 			}
 		})
+	}
+}
+
+// An answer that comes before the end of the request's body is not taken back by what
+// the client sends meanwhile: the gateway's own, and an upstream's.
+func TestAnEarlyAnswerOverHTTP2Stays(t *testing.T) {
+	t.Parallel()
+	u := newUpstream(t, func(w http.ResponseWriter, r *http.Request) {
+		_ = http.NewResponseController(w).EnableFullDuplex()
+		w.Header().Set("Content-Length", "4")
+		w.Header().Set("Connection", "close")
+		w.WriteHeader(http.StatusForbidden)
+		_, _ = io.WriteString(w, "full")
+	})
+	s := openSite(t, u)
+	g := s.start()
+	for path, want := range map[string]string{"/nowhere": "404", "/files/x": "403"} {
+		c := g.dialHTTP2()
+		c.requestOf(path, 1, false, "content-length", "40000")
+		part := bytes.Repeat([]byte("a"), 10000)
+		send := func(end bool) {
+			t.Helper()
+			if err := c.WriteData(1, end, part); err != nil {
+				t.Fatal(err)
+			}
+		}
+		send(false)
+		status := ""
+		for status == "" {
+			frame, err := c.ReadFrame()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if head, ok := frame.(*http2.MetaHeadersFrame); ok {
+				status = head.PseudoValue("status")
+			}
+		}
+		send(false)
+		send(false)
+		send(true)
+		if end, body := c.answer(1); status != want || end != "" || body == "" {
+			t.Errorf("%s: %s, %q, %q; want %s and no reset", path, status, body, end, want)
+		}
+	}
+}
+
+// HTTP/2 has as many fields as HTTP/1, over TLS too, and is known to come by TLS.
+func TestTooManyFieldsOfHTTP2(t *testing.T) {
+	t.Parallel()
+	u := newUpstream(t, nil)
+	ca := newTestCA(t)
+	s := proxySite(t, u.URL)
+	ca.issue(t, s, 1, time.Now().Add(time.Hour))
+	s.write("routes.yaml", proxyRoutes(u.URL, `https: {address: "127.0.0.1:0", cert_file: cert.pem, key_file: key.pem}`, ""))
+	g := s.start()
+	for _, line := range g.all("listening") {
+		if line["for"] == "https" {
+			g.url = "https://" + str(line, "address")
+		}
+	}
+	tr := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: ca.pool, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true}
+	t.Cleanup(tr.CloseIdleConnections)
+	for n, want := range map[int]int{150: 200, 250: 431} {
+		r, err := http.NewRequest("GET", g.url+"/x", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range n {
+			r.Header.Add("X-Many", strconv.Itoa(i))
+		}
+		res, err := tr.RoundTrip(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = res.Body.Close()
+		if res.StatusCode != want || res.ProtoMajor != 2 {
+			t.Errorf("%d fields: %s %d, want %d", n, res.Proto, res.StatusCode, want)
+		}
+	}
+	if got := u.last(t).Header.Get("X-Forwarded-Proto"); got != "https" {
+		t.Errorf("X-Forwarded-Proto %q, want https", got)
 	}
 }

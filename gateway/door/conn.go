@@ -1,6 +1,7 @@
 package door
 
 import (
+	"crypto/tls"
 	"errors"
 	"io"
 	"net"
@@ -42,6 +43,8 @@ type conn struct {
 	silent  bool      // it has sent no request; net/http tells of its states one by one
 	due     time.Time // when the head that has begun has to be whole; zero if none has
 	instead []byte    // what the server is still to read in place of what was refused
+
+	tls *tls.ConnectionState // what was agreed on, if it speaks HTTP/2 in TLS
 
 	refusal atomic.Pointer[httperr.Error]
 
@@ -138,12 +141,15 @@ func (c *conn) vet(b []byte) (kept []byte, ready int) {
 		n, v, e := c.framing.step(b[ready:])
 		switch v {
 		case pass:
-			ready += n
-			c.due = time.Time{}
+			if ready += n; c.framing.state == inFrames {
+				c.due = c.framing.frames.due(c.due, c.o)
+			} else {
+				c.due = time.Time{}
+			}
 		case drop:
 			b = append(b[:ready], b[ready+n:]...)
 		case wait:
-			if c.framing.state == inHead && c.due.IsZero() {
+			if (c.framing.state == inHead || c.framing.first) && c.due.IsZero() {
 				c.due = time.Now().Add(c.o.HeaderTimeout)
 			}
 			return b, ready
@@ -197,8 +203,10 @@ func (c *conn) upgraded() {
 func (c *conn) read(p []byte) (int, error) {
 	var own time.Time
 	switch c.framing.state {
-	case inHead:
+	case atStart, inHead:
 		own = c.due
+	case inFrames:
+		return c.readFrames(p)
 	case inBody, atChunk, inChunk, afterChunk, inTrailer:
 		own = time.Now().Add(c.o.BodyTimeout)
 	}
@@ -212,6 +220,27 @@ func (c *conn) read(p []byte) (int, error) {
 		return 0, nil
 	}
 	return n, err
+}
+
+// readFrames reads what HTTP/2 sends. To tell the connection of a time for each frame
+// would cost more than the frame, so an alarm that was set for one before stays set; if
+// it goes off too early, it is set anew.
+func (c *conn) readFrames(p []byte) (int, error) {
+	for {
+		c.mu.Lock()
+		if c.own.IsZero() || !c.due.IsZero() && c.due.Before(c.own) {
+			c.own = c.due
+		}
+		c.arm()
+		c.mu.Unlock()
+		n, err := c.Conn.Read(p)
+		if n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) || !c.late() || !c.due.IsZero() && !time.Now().Before(c.due) {
+			return n, err
+		}
+		c.mu.Lock()
+		c.own = time.Time{}
+		c.mu.Unlock()
+	}
 }
 
 // late reports whether it is our own time that is over.

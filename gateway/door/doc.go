@@ -8,9 +8,9 @@
 // It is not a parser for anybody else: it keeps nothing of what it reads, and
 // hands the very bytes on. It knows no routes, and it does not judge paths or
 // what fields mean, only where messages begin and end and whether a head is well
-// formed. HTTP/2 frames its messages by itself: its connections pass untouched, as
-// does what comes after an upgrade, and [Refused] looks at its requests when they
-// are whole.
+// formed. HTTP/2 frames its messages by itself: its frames are followed and pass
+// untouched, as does what comes after an upgrade, and [Refused] looks at its requests
+// when they are whole.
 //
 // # What it does
 //
@@ -32,7 +32,9 @@
 //     Options.MaxFields, the line of a chunk, the trailers, what a client sends
 //     before its upgrade was answered.
 //   - A head that is not whole within Options.HeaderTimeout is refused (408); a
-//     body of which nothing comes for Options.BodyTimeout ends its connection.
+//     body of which nothing comes for Options.BodyTimeout ends its connection. Over
+//     HTTP/2 a frame or a block of fields that is not whole in time ends the
+//     connection, and a body that stands still its stream, see [Body].
 //   - Whom a connection comes from is believed of those proxies only that
 //     Options.Proxied names, and they have to say it.
 //   - A connection for which Options.Enter has no place is closed before anything is
@@ -46,5 +48,8 @@
 //	door.Attach(server) // before Serve
 //	server.Serve(l)
 //	…
-//	if refused := door.Refused(r); refused != nil { … } // in the handler
+//	body := door.Follow(w, r) // in the handler
+//	if refused := door.Refused(r); refused != nil { … }
+//	…
+//	body.Linger()
 package door

@@ -19,6 +19,7 @@ const (
 	afterChunk              // in the end of its line
 	inTrailer               // behind the last chunk
 	undecided               // behind a request for an upgrade that is not answered
+	inFrames                // of HTTP/2
 	tunnel                  // another protocol
 	over                    // something was refused: nothing is read any more
 )
@@ -48,8 +49,11 @@ type framing struct {
 	o      *Options
 	state  state
 	first  bool   // no request has come yet
+	only2  bool   // HTTP/2 was agreed on, and nothing else is spoken
 	left   int64  // bytes of the body or of the chunk
 	method string // of the head last looked at; "" if it could not be read
+
+	frames frames // of HTTP/2
 
 	// Of what is complete only with a later byte: how far it was looked at, and
 	// where the line begins that ends there.
@@ -85,6 +89,9 @@ func (f *framing) step(b []byte) (n int, v verdict, e *httperr.Error) {
 	case inTrailer:
 		n, v = f.trailer(b)
 		return n, v, nil
+	case inFrames:
+		f.frames.follow(b)
+		return len(b), pass, nil
 	case undecided:
 		return 0, wait, nil
 	default:
@@ -95,12 +102,16 @@ func (f *framing) step(b []byte) (n int, v verdict, e *httperr.Error) {
 // start tells HTTP/2 from HTTP/1, and forgets an empty line, which some clients
 // send behind a body (RFC 9112 section 2.2).
 func (f *framing) start(b []byte) (int, verdict, *httperr.Error) {
-	if f.first && f.o.HTTP2 && strings.HasPrefix(preface, string(b[:min(len(b), len(preface))])) {
+	if f.first && (f.o.HTTP2 || f.only2) && strings.HasPrefix(preface, string(b[:min(len(b), len(preface))])) {
 		if len(b) < len(preface) {
 			return 0, wait, nil
 		}
-		f.state = tunnel
-		return len(b), pass, nil
+		f.state = inFrames
+		return len(preface), pass, nil
+	}
+	if f.only2 {
+		f.state = over
+		return len(b), drop, nil
 	}
 	if b[0] == '\r' {
 		if len(b) == 1 {

@@ -262,7 +262,7 @@ func expectationFailed() *httperr.Error {
 }
 
 func badTarget() *httperr.Error {
-	return badRequest("The request target is not a path. Send one that begins with a slash and holds neither spaces nor #.")
+	return badRequest("The request target is not a path. Send one that begins with a slash, without spaces, and without # before the query.")
 }
 
 // tooLarge is the answer to a head that is too long, before all of it was read.
@@ -273,6 +273,10 @@ func (f *framing) tooLarge() *httperr.Error {
 			Detail: "The request line is longer than is read here.",
 		}
 	}
+	return tooManyFields()
+}
+
+func tooManyFields() *httperr.Error {
 	return &httperr.Error{
 		Status: http.StatusRequestHeaderFieldsTooLarge, Reason: "fields_too_large", Close: true,
 		Detail: "The fields are longer, or more, than are read here. Cookies are the usual cause.",

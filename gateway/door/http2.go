@@ -13,7 +13,8 @@ import (
 // only its method, and that only if it could be read. One of HTTP/2 is looked at
 // here: its frames say where it ends, but net/http passes on what RFC 9113
 // section 8 calls malformed, which in HTTP/1, as most upstreams speak it, would
-// say something else.
+// say something else. Fields of a connection, and a TE that is not trailers, net/http
+// refuses itself.
 func Refused(r *http.Request) *httperr.Error {
 	if r.ProtoMajor == 2 {
 		return refuseHTTP2(r)
@@ -21,16 +22,12 @@ func Refused(r *http.Request) *httperr.Error {
 	if v := r.Header[stands]; len(v) != 1 || v[0] != secret {
 		return nil
 	}
-	c, _ := r.Context().Value(connKey{}).(*conn)
+	c := cameBy(r)
 	if c == nil {
 		return nil
 	}
 	return c.refusal.Load()
 }
-
-// ofConnection are the fields that are about a connection of HTTP/1 (RFC 9113
-// section 8.2.2).
-var ofConnection = [...]string{"Connection", "Proxy-Connection", "Keep-Alive", "Transfer-Encoding", "Upgrade"}
 
 func refuseHTTP2(r *http.Request) *httperr.Error {
 	if r.Method == http.MethodConnect {
@@ -38,16 +35,6 @@ func refuseHTTP2(r *http.Request) *httperr.Error {
 	}
 	if !isToken([]byte(r.Method)) {
 		return badRequest("The method is not a word.")
-	}
-	for _, name := range ofConnection {
-		if _, ok := r.Header[name]; ok {
-			return badRequest("The field " + name + " does not exist in HTTP/2.")
-		}
-	}
-	for _, v := range r.Header["Te"] {
-		if !strings.EqualFold(v, "trailers") {
-			return badRequest("The field TE says nothing but trailers in HTTP/2.")
-		}
 	}
 	switch lengths := r.Header["Content-Length"]; len(lengths) {
 	case 0:
@@ -59,10 +46,15 @@ func refuseHTTP2(r *http.Request) *httperr.Error {
 	default:
 		return badRequest("There are several Content-Length fields. Send one.")
 	}
-	for name := range r.Header {
+	fields := 0
+	for name, values := range r.Header {
+		fields += len(values)
 		if strings.EqualFold(name, "Content_Length") || strings.EqualFold(name, "Transfer_Encoding") {
 			return badRequest("A field that says where the body ends is misspelled. It has a hyphen.")
 		}
+	}
+	if c := cameBy(r); c != nil && fields > c.o.MaxFields {
+		return tooManyFields()
 	}
 	for _, v := range r.Header["Expect"] {
 		if !strings.EqualFold(v, "100-continue") {

@@ -16,7 +16,8 @@ import (
 // above 0.
 type Options struct {
 	// TLS, if not nil, is what connections begin with. HTTP/2 is spoken where it
-	// was agreed on.
+	// was agreed on, if the server speaks it without TLS: the door has taken that off
+	// (see the function [TLS]).
 	TLS *tls.Config
 	// HTTP2 admits HTTP/2 with prior knowledge (RFC 9113 section 3.3). It is for
 	// connections without TLS.
@@ -145,8 +146,7 @@ func (l *plainListener) Accept() (net.Conn, error) {
 }
 
 // tlsListener does the handshakes, each in its own goroutine, since what a
-// connection is good for is known only then: net/http itself speaks HTTP/2 on a
-// *tls.Conn and on nothing else.
+// connection is good for is known only then.
 type tlsListener struct {
 	net.Listener
 	o     *Options
@@ -232,7 +232,11 @@ func (l *tlsListener) handshake(c net.Conn) net.Conn {
 	}
 	switch secure.ConnectionState().NegotiatedProtocol {
 	case "h2":
-		return secure
+		// Not as one of TLS, or net/http would read it past us.
+		c := newConn(secure, l.o)
+		state := secure.ConnectionState()
+		c.tls, c.framing.only2 = &state, true
+		return c
 	case "", "http/1.1":
 	default: // it was about the handshake alone, as a challenge is (RFC 8737 section 3)
 		_ = secure.Close()
