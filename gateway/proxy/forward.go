@@ -285,8 +285,8 @@ func (x *exchange) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	ctx := r.Context()
 	if x.webSocket {
-		r = r.WithContext(context.WithValue(ctx, onlyHTTP1{}, true))
-		ctx = r.Context()
+		ctx = context.WithValue(ctx, onlyHTTP1{}, true)
+		r = r.WithContext(ctx)
 	}
 	for {
 		out, heard := x.listen(r)

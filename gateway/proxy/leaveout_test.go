@@ -54,7 +54,7 @@ func TestATargetThatFailsAtTLSIsLeftOut(t *testing.T) {
 		},
 		"closed":     func(net.Conn) {},
 		"silent":     func(c net.Conn) { _, _ = io.Copy(io.Discard, c) },
-		"no version": func(c net.Conn) { _ = tls.Server(c, &tls.Config{MaxVersion: tls.VersionTLS11}).Handshake() }, //nolint:gosec // it is to be refused
+		"no version": func(c net.Conn) { _ = tls.Server(c, &tls.Config{MaxVersion: tls.VersionTLS11}).Handshake() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
