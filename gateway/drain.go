@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"runtime"
 	"sync"
 	"time"
@@ -13,17 +14,17 @@ import (
 // reports itself not ready and asks clients to go elsewhere, for drain_delay;
 // then the listeners close and what is in flight has shutdown_timeout, which
 // ends as soon as nothing is left; what that does not suffice for is cut.
-func (g *Gateway) drain(ctx context.Context, public []*front, cut context.CancelFunc) {
+func (g *Gateway) drain(ctx context.Context, public []*front, cut context.CancelCauseFunc) {
 	cfg := g.current.Load().cfg
 	g.draining.Store(true)
 	g.log.Info("shutting down", "drain_delay", cfg.DrainDelay.String(), "shutdown_timeout", cfg.ShutdownTimeout.String())
 	if cfg.DrainDelay > 0 {
 		time.Sleep(cfg.DrainDelay)
 	}
-	hearOut(public)
 	inTime, cancel := context.WithTimeout(ctx, cfg.ShutdownTimeout)
 	defer cancel()
 	g.leaveBy = time.Now().Add(cfg.ShutdownTimeout)
+	hearOut(public, min(hearing, cfg.ShutdownTimeout))
 	close(g.leaving)
 	var ending sync.WaitGroup
 	for _, d := range public {
@@ -35,7 +36,11 @@ func (g *Gateway) drain(ctx context.Context, public []*front, cut context.Cancel
 		return
 	}
 	g.log.Warn("requests are still in flight after shutdown_timeout and are cut", "requests", g.flights.Load())
-	cut()
+	// Those that have no answer yet get one that says so.
+	cut(errCut)
+	answered, cancelAnswers := context.WithTimeout(ctx, cutGrace/4)
+	defer cancelAnswers()
+	g.flightsEnd(answered)
 	for _, d := range public {
 		_ = d.server.Close()
 	}
@@ -45,10 +50,21 @@ func (g *Gateway) drain(ctx context.Context, public []*front, cut context.Cancel
 	g.flightsEnd(cleared)
 }
 
+// errCut is why the contexts of requests end that shutdown_timeout did not suffice for.
+var errCut = errors.New("the gateway is being stopped")
+
 // hearOut stops taking connections, and waits a moment for the first requests of those
 // that were taken. net/http's Shutdown gives them up: also when it has read the
-// request already, which the client has sent in good faith. The idle ones are closed.
-func hearOut(public []*front) {
+// request already, which the client has sent in good faith. The idle ones are closed, and
+// in the end those that have said nothing.
+func hearOut(public []*front, hearing time.Duration) {
+	defer func() {
+		for _, d := range public {
+			if d.census != nil {
+				d.census.Close()
+			}
+		}
+	}()
 	for _, d := range public {
 		door.Stop(d.listener)
 		d.server.SetKeepAlivesEnabled(false)

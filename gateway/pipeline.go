@@ -473,7 +473,11 @@ func (s *snapshot) end(x *exchange, r *http.Request, panicked any) {
 	if x.Status == 0 {
 		x.Status = x.response.status
 	}
-	if panicked != nil && r.Context().Err() != nil {
+	switch {
+	case panicked == nil || r.Context().Err() == nil:
+	case wasCut(r):
+		x.DeniedBy = shutdown // in the middle of its answer
+	default:
 		x.Status = httperr.StatusClientClosedRequest
 	}
 	x.Bytes = x.response.bytes

@@ -20,6 +20,9 @@ func (s *snapshot) answer(x *exchange, r *http.Request, e *httperr.Error) {
 	if e.Err != nil && e.Status >= 500 && e.Reason != "store_unavailable" && x.UpstreamErr == nil {
 		x.UpstreamErr = e.Err
 	}
+	if e.Status == httperr.StatusClientClosedRequest && wasCut(r) {
+		e = cutShort()
+	}
 	if x.DeniedBy == "" {
 		x.DeniedBy = e.Reason
 	}
@@ -110,8 +113,22 @@ func storeFailed(err error) *httperr.Error {
 // shuttingDown is the answer to a request that still waits for its turn.
 func shuttingDown() *httperr.Error {
 	return &httperr.Error{
-		Status: http.StatusServiceUnavailable, Reason: "shutting_down", Close: true,
+		Status: http.StatusServiceUnavailable, Reason: shutdown, Close: true,
 		Detail:     "This instance is being stopped. Send the request again; another one will take it.",
 		RetryAfter: time.Second,
 	}
 }
+
+// cutShort is the answer to a request that shutdown_timeout did not suffice for.
+func cutShort() *httperr.Error {
+	return &httperr.Error{
+		Status: http.StatusServiceUnavailable, Reason: shutdown, Close: true,
+		Detail: "This instance was stopped before the API answered. The request may have been carried out.",
+	}
+}
+
+// shutdown is the reason of what ends because the gateway does.
+const shutdown = "shutting_down"
+
+// wasCut reports whether a request ended because the gateway does, and not its client.
+func wasCut(r *http.Request) bool { return context.Cause(r.Context()) == errCut } //nolint:errorlint // as it was given

@@ -42,8 +42,8 @@ func (g *Gateway) Run(ctx context.Context, hup <-chan os.Signal) error {
 	defer g.telemetry.Close() //nolint:errcheck // whoever reads the log has gone
 	s := g.current.Load()
 	// What is still in flight when draining ends is cut by this.
-	inFlight, cut := context.WithCancel(context.WithoutCancel(ctx))
-	defer cut()
+	inFlight, cut := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cut(nil)
 	public, private, err := g.listen(inFlight, s.cfg)
 	if err != nil {
 		return err

@@ -83,11 +83,21 @@ func TestACutRequestHasItsLine(t *testing.T) {
 	s := openSite(t, u)
 	s.write("routes.yaml", openRoutes(u, "127.0.0.1:0")+"shutdown_timeout: 200ms\n")
 	g := s.start()
-	go func() { _, _ = trySend("GET", g.url+"/api/weather", nil) }()
+	told := make(chan answer, 1)
+	go func() {
+		a, err := trySend("GET", g.url+"/api/weather", nil)
+		if err != nil {
+			t.Errorf("the client was told nothing: %v", err)
+		}
+		told <- a
+	}()
 	<-arrived
 	g.stop()
-	if line := g.logged("request"); line == nil || line["route"] != "weather" {
-		t.Errorf("the request that was cut left no line: %v", line)
+	if line := g.logged("request"); line == nil || line["route"] != "weather" || line["denied_by"] != "shutting_down" || line["status"] != 503.0 {
+		t.Errorf("the line of the request that was cut: %v", line)
+	}
+	if a := <-told; a.status != 503 || !strings.Contains(a.body, "may have been carried out") {
+		t.Errorf("the client was told %d %s", a.status, a.body)
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -73,17 +72,44 @@ func Stop(l net.Listener) {
 	_ = l.Close() // it is closed either way
 }
 
-// A Census counts the connections of a server that have sent no request yet.
-type Census struct{ silent atomic.Int64 }
+// A Census knows the connections of a server that have sent no request yet.
+type Census struct {
+	mu     sync.Mutex // protects silent
+	silent map[*conn]struct{}
+}
 
 // Silent returns how many connections of HTTP/1 were taken and have not sent the head
 // of a request yet.
-func (c *Census) Silent() int64 { return c.silent.Load() }
+func (c *Census) Silent() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.silent)
+}
+
+// Close closes those connections. A server that shuts down would wait five seconds for
+// each of them to speak.
+func (c *Census) Close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for silent := range c.silent {
+		_ = silent.Close()
+	}
+}
+
+func (c *Census) note(nc *conn, silent bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if silent {
+		c.silent[nc] = struct{}{}
+	} else {
+		delete(c.silent, nc)
+	}
+}
 
 // Attach makes server tell its connections what they have to know, and its
 // requests which connection they came by.
 func Attach(server *http.Server) *Census {
-	census := &Census{}
+	census := &Census{silent: map[*conn]struct{}{}}
 	server.ConnContext = func(ctx context.Context, nc net.Conn) context.Context {
 		if c := connOf(nc); c != nil {
 			return context.WithValue(ctx, connKey{}, c)
@@ -96,11 +122,8 @@ func Attach(server *http.Server) *Census {
 			return
 		}
 		if silent := state == http.StateNew; silent != c.silent {
-			if c.silent = silent; silent {
-				census.silent.Add(1)
-			} else {
-				census.silent.Add(-1)
-			}
+			c.silent = silent
+			census.note(c, silent)
 		}
 		// No read is under way: net/http ends its own before it says so.
 		switch {
