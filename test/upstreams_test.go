@@ -66,9 +66,9 @@ func TestAnUpstreamOfHTTP2InTheClear(t *testing.T) {
 			t.Errorf("HTTP/%d: %q, want %q; body %q %v, trailers %v", version, got, want, b, err, res.Trailer)
 		}
 	}
-	// It can be asked for no WebSocket: the offer is left out.
+	// It can be asked for no WebSocket: whoever wants one is told.
 	a := g.ask("GET /a HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n")
-	if a.status != 200 || a.field("X-Seen") != "HTTP/2.0 "+host {
+	if a.status != 501 || a.field("X-Seen") != "" {
 		t.Errorf("a WebSocket: %d %q", a.status, a.field("X-Seen"))
 	}
 	if g.value(`gateway_upstream_up{target="`+host+`",upstream="api"}`) != 1 {
