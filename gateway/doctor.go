@@ -261,12 +261,45 @@ func reach(ctx context.Context, u *config.Upstream, target *url.URL) Finding {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		f.What, f.Hint = name+" refuses connections: nobody listens there", "see that it runs at the address of upstreams."+u.Name+".targets"
 	case err != nil:
-		f.What, f.Hint = fmt.Sprintf("%s: %v", name, err), "see that it runs at the address of upstreams."+u.Name+".targets"
+		f.What, f.Hint = fmt.Sprintf("%s: %v", name, err), reachHint(u.Name, err)
 	default:
 		f.Level, f.What = LevelOK, fmt.Sprintf("%s takes a connection in %s", name, short(time.Since(began)))
 	}
 	return f
 }
+
+// reachHint is what to do about a target that was reached, and is not spoken to.
+func reachHint(upstream string, err error) string {
+	section := "upstreams." + upstream + ".tls."
+	switch {
+	case errorIs[x509.UnknownAuthorityError](err):
+		return "set " + section + "ca_file to the certificate of who signed its own"
+	case errorIs[x509.HostnameError](err):
+		return "set " + section + "server_name to a name that its certificate has, or the target to one"
+	case errorIs[x509.CertificateInvalidError](err):
+		return "see that its certificate is renewed, and the clock of this machine"
+	case isAlert(err):
+		return "it refuses us: set " + section + "cert_file and key_file to a certificate that it trusts, or see which versions of TLS it speaks"
+	case errorIs[tls.RecordHeaderError](err):
+		return "it speaks no TLS at this port: want http:// or another port in upstreams." + upstream + ".targets"
+	}
+	return "see that it runs at the address of upstreams." + upstream + ".targets"
+}
+
+// isAlert reports whether err is what the other side of TLS said is wrong.
+func isAlert(err error) bool {
+	e, ok := errors.AsType[*net.OpError](err)
+	return ok && e.Op == "remote error" // as crypto/tls calls it
+}
+
+func errorIs[E error](err error) bool {
+	_, ok := errors.AsType[E](err)
+	return ok
+}
+
+// refusalFor is how long a server has to refuse our certificate, or that there is none:
+// with TLS 1.3 it does so after the handshake is over for us.
+const refusalFor = 300 * time.Millisecond
 
 // shakeHands is the proxy's side of TLS with a target.
 func shakeHands(ctx context.Context, conn net.Conn, u *config.Upstream, target *url.URL) (*tls.Conn, error) {
@@ -280,8 +313,32 @@ func shakeHands(ctx context.Context, conn net.Conn, u *config.Upstream, target *
 	if c.ServerName == "" {
 		c.ServerName = target.Hostname()
 	}
+	asked := false
+	c = c.Clone()
+	own, certificates := c.GetClientCertificate, c.Certificates
+	c.GetClientCertificate = func(info *tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		asked = true
+		if own != nil {
+			return own(info)
+		}
+		for i := range certificates {
+			if info.SupportsCertificate(&certificates[i]) == nil {
+				return &certificates[i], nil
+			}
+		}
+		return new(tls.Certificate), nil
+	}
 	secure := tls.Client(conn, c)
-	return secure, secure.HandshakeContext(ctx)
+	if err := secure.HandshakeContext(ctx); err != nil || !asked {
+		return secure, err
+	}
+	if err := secure.SetReadDeadline(time.Now().Add(refusalFor)); err != nil {
+		return secure, err
+	}
+	if _, err := secure.Read(make([]byte, 1)); isAlert(err) {
+		return secure, err
+	}
+	return secure, nil
 }
 
 func (e *examination) certificates(ctx context.Context, cfg *config.Config) {

@@ -4,9 +4,12 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
+	"io"
+	"log"
 	"math/big"
 	"net"
 	"net/http"
@@ -162,6 +165,43 @@ func TestTheDoctorSaysWhatIsWrongWithAnUpstream(t *testing.T) {
 	address := l.Addr().String()
 	_ = l.Close()
 	wantFinding(t, examine(t, address, ""), LevelFail, "upstream api", address, "nobody listens")
+}
+
+// What is wrong with TLS is not that nobody runs there.
+func TestTheDoctorSaysWhatIsWrongWithTLS(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		wants tls.ClientAuthType
+		trust bool
+		more  string
+		level Level
+		says  []string
+	}{
+		"well":         {trust: true, level: LevelOK, says: []string{"takes a connection"}},
+		"not trusted":  {level: LevelFail, says: []string{"ca_file"}},
+		"other name":   {trust: true, more: ", server_name: other.example", level: LevelFail, says: []string{"server_name"}},
+		"asks for one": {trust: true, wants: tls.RequestClientCert, level: LevelOK, says: []string{"takes a connection"}},
+		"wants one":    {trust: true, wants: tls.RequireAnyClientCert, level: LevelFail, says: []string{"certificate required", "cert_file and key_file"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := httptest.NewUnstartedServer(http.NotFoundHandler())
+			s.TLS = &tls.Config{ClientAuth: test.wants}
+			s.Config.ErrorLog = log.New(io.Discard, "", 0)
+			s.StartTLS()
+			t.Cleanup(s.Close)
+			ca := filepath.Join(t.TempDir(), "ca.pem")
+			if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			section := ""
+			if test.trust {
+				section = ", tls: {ca_file: " + ca + test.more + "}"
+			}
+			found := examine(t, `127.0.0.1:1"]}, tls: {targets: ["`+s.URL+`"]`+section+`}, last: {targets: ["http://127.0.0.1:1`, "")
+			wantFinding(t, found, test.level, append([]string{"upstream tls"}, test.says...)...)
+		})
+	}
 }
 
 // It asks what the gateway asks.
