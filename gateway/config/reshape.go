@@ -36,6 +36,7 @@ func (r *routeDecl) readReshaping(o *object) {
 	}
 	if v, ok := o.get("rewrite", "match and replace"); ok {
 		r.Rewrite = v.rewrite()
+		r.warnNeverRewritten(v)
 		if o.has("strip_prefix") {
 			v.keyErrorf("stands beside strip_prefix, and the two say different things of one path; want one of them")
 		}
@@ -66,6 +67,21 @@ func (r *routeDecl) readStripPrefix(v value) {
 		return
 	}
 	r.StripPrefix = s
+}
+
+// warnNeverRewritten warns of a match that the one path of the route does not have.
+func (r *routeDecl) warnNeverRewritten(v value) {
+	if r.Rewrite == nil || r.Path == "" || strings.ContainsAny(r.Path, "{*%") {
+		return
+	}
+	p, err := rewrite.Replace(r.Rewrite.Match, r.Rewrite.Replace)
+	if err != nil {
+		return // it was reported
+	}
+	u := &url.URL{Path: r.Path}
+	if to, ok := p.Of(u); ok && to == u {
+		v.warnf("match does not match %s, the only path of the route, so that nothing is rewritten", quote(r.Path))
+	}
 }
 
 // rewrite reads match and replace; nil if anything was wrong.
@@ -109,11 +125,12 @@ func (v value) changes(ofRequest bool) *rewrite.Changes {
 		return nil
 	}
 	c := &rewrite.Changes{}
+	var removed []value
 	if v, ok := o.get("remove", "a list of header names"); ok {
 		vs, names, _ := v.words("header names", false)
 		for i, name := range names {
 			if vs[i].checkField(name, false) {
-				c.Remove = append(c.Remove, name)
+				c.Remove, removed = append(c.Remove, name), append(removed, vs[i])
 			}
 		}
 	}
@@ -122,6 +139,11 @@ func (v value) changes(ofRequest bool) *rewrite.Changes {
 	}
 	if v, ok := o.get("add", "header names and their values"); ok {
 		c.Add = v.headerFields(false, true)
+	}
+	for i, name := range c.Remove {
+		if slices.ContainsFunc(c.Set, func(f rewrite.Field) bool { return strings.EqualFold(f.Name, name) }) {
+			removed[i].warnf("%s is removed first and then set, so that removing it has no effect; leave one of the two out", quote(name))
+		}
 	}
 	o.done()
 	if len(c.Set)+len(c.Add) > maxChanges {

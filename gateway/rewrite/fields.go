@@ -123,7 +123,10 @@ func parse(value string) (t template, err error) {
 		case c == '{':
 			name, _, closed := strings.Cut(value[i+1:], "}")
 			of := placeholders[name]
-			if !closed || of == nil {
+			if !closed {
+				return t, errors.New("holds a { without a }; want {{ for a brace")
+			}
+			if of == nil {
 				return t, fmt.Errorf("{%s} is no placeholder; want one of {%s}, or {{ for a brace",
 					bounded(name), strings.Join(Placeholders(), "}, {"))
 			}

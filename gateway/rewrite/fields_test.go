@@ -93,7 +93,7 @@ func TestWhatNoRouteCanChange(t *testing.T) {
 		}
 	}
 	for value, want := range map[string]string{
-		"{nobody}": "{nobody} is no placeholder; want one of {client_ip}, {host}", "{user": "no placeholder",
+		"{nobody}": "{nobody} is no placeholder; want one of {client_ip}, {host}", "{user": "without a }",
 		"a\r\nb": "control character", "{" + strings.Repeat("x", 100) + "}": "…}",
 	} {
 		if err := rewrite.CheckValue(value); err == nil || !strings.Contains(err.Error(), want) {

@@ -20,6 +20,9 @@ type Path struct {
 // of paths. It is for a route whose paths all begin with it: that many segments
 // go, however a client escaped them.
 func StripPrefix(prefix string) (*Path, error) {
+	if whole := strings.TrimRight(prefix, "/"); whole != prefix && strings.HasPrefix(whole, "/") {
+		return nil, errors.New("want no slash at the end, which is that of what stays: " + whole)
+	}
 	if !strings.HasPrefix(prefix, "/") || strings.HasSuffix(prefix, "/") || strings.Contains(prefix, "//") ||
 		strings.ContainsAny(prefix, "{}*%?#") {
 		return nil, errors.New("want whole segments in letters, such as /api/v1")
