@@ -42,6 +42,7 @@ import (
 
 	"bouncer/gateway/auth"
 	"bouncer/gateway/config"
+	"bouncer/gateway/door"
 	"bouncer/gateway/ratelimit"
 	"bouncer/gateway/ratelimit/denycache"
 	"bouncer/gateway/ratelimit/memory"
@@ -229,11 +230,18 @@ func (g *Gateway) enterConnection(client net.Addr) (leave func(), ok bool) {
 }
 
 // warnUnsaid tells the operator why connections of a proxy come to nothing.
-func (g *Gateway) warnUnsaid(peer net.Addr) {
+func (g *Gateway) warnUnsaid(peer net.Addr, why string) {
+	g.telemetry.ProxyHeaderRefused(why)
 	g.unsaid.Do(func() {
-		g.log.Warn("a connection from a trusted proxy began without a header of the PROXY protocol and was closed; make the proxy send one, or set client_ip.proxy_protocol to false (a health check that only connects is no harm)",
-			"peer", peer.String())
+		g.log.Warn(unsaid[why]+" (said once an hour; gateway_proxy_headers_refused_total counts them)", "peer", peer.String())
 	})
+}
+
+// unsaid are the words for what proxies fail to say.
+var unsaid = map[string]string{
+	door.ProxyMissing: "a connection from a trusted proxy began without a header of the PROXY protocol and was closed; make the proxy send one, or set client_ip.proxy_protocol to false",
+	door.ProxyBad:     "a connection from a trusted proxy began with a header of the PROXY protocol that cannot be read and was closed; see that it is one of version 1 or 2, for TCP",
+	door.ProxySlow:    "a connection from a trusted proxy did not have its header of the PROXY protocol whole in time and was closed; the proxy has to send it before it waits for its client",
 }
 
 // maxRequestID bounds a request id taken from a trusted peer.

@@ -148,6 +148,9 @@ func (s *snapshot) begin(w http.ResponseWriter, r *http.Request) *exchange {
 // of two requests one.
 func (s *snapshot) findClient(x *exchange, r *http.Request) {
 	res := s.clientIP.Resolve(r)
+	if s.cfg.ClientIP.ProxyProtocol && door.Unnamed(r) {
+		res = s.clientIP.Alone(r)
+	}
 	x.Peer, x.PeerTrusted = res.Peer, res.PeerTrusted
 	x.ClientIP, x.IPBucket, x.Forwarded = res.Client, res.Bucket, res.Forwarded
 	if x.PeerTrusted {

@@ -523,6 +523,20 @@ func TestWhomAProxyNamesInFrontOfAConnectionIsThePeer(t *testing.T) {
 	if b, err := io.ReadAll(c); len(b) > 0 {
 		t.Errorf("a proxy without a header hears %q (%v), want nothing", b, err)
 	}
-	const unsaid = "a connection from a trusted proxy began without a header of the PROXY protocol and was closed; make the proxy send one, or set client_ip.proxy_protocol to false (a health check that only connects is no harm)"
+	const unsaid = "a connection from a trusted proxy began without a header of the PROXY protocol and was closed; make the proxy send one, or set client_ip.proxy_protocol to false (said once an hour; gateway_proxy_headers_refused_total counts them)"
 	eventually(t, "the operator is told why", func() bool { return len(g.all(unsaid)) == 1 })
+	if n := g.metrics()[`gateway_proxy_headers_refused_total{reason="missing"}`]; n != "1" {
+		t.Errorf("%q connections without a header are counted, want 1", n)
+	}
+	// Where it names nobody, nobody vouches for what the client says of itself.
+	const socket = "\r\n\r\n\x00\r\nQUIT\n\x21\x31\x00\xd8"
+	for name, preamble := range map[string]string{
+		"unknown": "PROXY UNKNOWN\r\n", "itself": "\r\n\r\n\x00\r\nQUIT\n\x20\x00\x00\x00",
+		"unspecified": "\r\n\r\n\x00\r\nQUIT\n\x21\x00\x00\x00", "a socket": socket + strings.Repeat("\x00", 216),
+	} {
+		ask("", preamble, forged(99))
+		if a := u.last(t).Header.Get("X-Forwarded-For"); a != "127.0.0.1" {
+			t.Errorf("%s: the upstream is told %q, want the proxy", name, a)
+		}
+	}
 }

@@ -181,6 +181,25 @@ func (r *Resolver) trusts(a netip.Addr) bool {
 	return i > 0 && r.trusted[i-1].Contains(a)
 }
 
+// Alone tells whose address req comes from if nobody has vouched for what it says: the
+// peer's, whoever that is.
+func (r *Resolver) Alone(req *http.Request) Result {
+	peer, _ := parsePeer(req.RemoteAddr)
+	res := Result{Peer: peer, Client: peer}
+	r.alone(&res)
+	return res
+}
+
+// alone makes the peer the only one that is believed.
+func (r *Resolver) alone(res *Result) {
+	res.Bucket = r.bucket(res.Peer)
+	if res.Peer.Is4() {
+		res.Forwarded = res.Bucket // the same text; one allocation less
+	} else if res.Peer.IsValid() {
+		res.Forwarded = res.Peer.String()
+	}
+}
+
 // Resolve tells whose address req comes from. It reads RemoteAddr and the
 // configured field, and changes nothing.
 func (r *Resolver) Resolve(req *http.Request) Result {
@@ -191,12 +210,7 @@ func (r *Resolver) Resolve(req *http.Request) Result {
 	res.PeerTrusted = len(r.trusted) > 0 && (local || r.trusts(peer))
 	if !res.PeerTrusted || len(lines) == 0 {
 		res.Ignored = len(lines) > 0
-		res.Bucket = r.bucket(peer)
-		if peer.Is4() {
-			res.Forwarded = res.Bucket // the same text; one allocation less
-		} else if peer.IsValid() {
-			res.Forwarded = peer.String()
-		}
+		r.alone(&res)
 		return res
 	}
 

@@ -3,8 +3,6 @@ package door
 import (
 	"net"
 	"sync"
-
-	"github.com/pires/go-proxyproto"
 )
 
 // A crowdListener asks of each connection whether there is a place for it, before
@@ -33,11 +31,7 @@ func (l *crowdListener) Accept() (net.Conn, error) {
 // admitted asks for a place for a connection that has none yet. It may wait for the
 // header of a proxy, and is called once, by whoever reads from the connection.
 func admitted(c net.Conn, o *Options) bool {
-	raw := c
-	if p, ok := c.(*proxyproto.Conn); ok {
-		raw = p.Raw()
-	}
-	p, ok := raw.(*placed)
+	p, ok := rawOf(c).(*placed)
 	return !ok || p.asked || p.admit(o, c.RemoteAddr())
 }
 

@@ -477,6 +477,10 @@ func TestAProxySaysWhomAConnectionComesFrom(t *testing.T) {
 		"an IPv6 client":              {"PROXY TCP6 2001:db8::7 2001:db8::8 5555 80\r\n", true, "2001:db8::7"},
 		"the proxy itself":            {local, true, "127.0.0.1"},
 		"unknown":                     {"PROXY UNKNOWN\r\n", true, "127.0.0.1"},
+		"unspecified":                 {"\r\n\r\n\x00\r\nQUIT\n\x21\x00\x00\x00", true, "127.0.0.1"},
+		"a socket":                    {"\r\n\r\n\x00\r\nQUIT\n\x21\x31\x00\xd8" + strings.Repeat("\x00", 216), true, "127.0.0.1"},
+		"in drops":                    {v1, true, "192.0.2.7"},
+		"binary in drops":             {v2, true, "192.0.2.7"},
 		"no header":                   {"", true, "closed"},
 		"a header that is none":       {"PROXY TCP4 nonsense\r\n", true, "closed"},
 		"half of one":                 {"PROXY TCP4 192", true, "closed"},
@@ -492,7 +496,7 @@ func TestAProxySaysWhomAConnectionComesFrom(t *testing.T) {
 			o := usual
 			o.HeaderTimeout = 200 * time.Millisecond // for the half of one
 			o.Proxied = func(peer net.Addr) bool { return test.proxied }
-			o.ProxyFailed = func(peer net.Addr) { told <- peer.String() }
+			o.ProxyFailed = func(peer net.Addr, why string) { told <- peer.String() + " " + why }
 			l, err := net.Listen("tcp", "127.0.0.1:0")
 			if err != nil {
 				t.Fatal(err)
@@ -525,6 +529,13 @@ func TestAProxySaysWhomAConnectionComesFrom(t *testing.T) {
 			if name != "half of one" {
 				text += "GET / HTTP/1.0\r\n\r\n"
 			}
+			if strings.HasSuffix(name, "in drops") {
+				for i := range len(test.header) {
+					say(t, c, text[i:i+1])
+					time.Sleep(time.Millisecond)
+				}
+				text = text[len(test.header):]
+			}
 			say(t, c, text)
 			res, err := http.ReadResponse(bufio.NewReader(c), nil)
 			got := "closed"
@@ -538,8 +549,9 @@ func TestAProxySaysWhomAConnectionComesFrom(t *testing.T) {
 				t.Errorf("%s, want %s", got, test.want)
 			}
 			if test.want == "closed" {
-				if peer := <-told; peer != c.LocalAddr().String() {
-					t.Errorf("told of %s", peer)
+				why := map[string]string{"no header": ProxyMissing, "a header that is none": ProxyBad, "half of one": ProxySlow}[name]
+				if told := <-told; told != c.LocalAddr().String()+" "+why {
+					t.Errorf("told of %s, want %s", told, why)
 				}
 			}
 		})

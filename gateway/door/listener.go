@@ -38,8 +38,9 @@ type Options struct {
 	// connection.
 	Proxied func(peer net.Addr) bool
 	// ProxyFailed, if not nil, is told of connections that such a peer began
-	// without a good header, and that were closed for it.
-	ProxyFailed func(peer net.Addr)
+	// without a good header, and that were closed for it; why is [ProxyMissing],
+	// [ProxyBad] or [ProxySlow]. One that only connected is not told of.
+	ProxyFailed func(peer net.Addr, why string)
 	// HandshakeFailed, if not nil, is told of TLS handshakes that came to nothing.
 	// All of these must be safe for concurrent use.
 	HandshakeFailed func(client net.Addr, err error)

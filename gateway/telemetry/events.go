@@ -43,6 +43,15 @@ func (t *Telemetry) WebSocketRefused() { t.noSocket.Inc() }
 // many as it may.
 func (t *Telemetry) ConnectionRefused() { t.noPlace.Inc() }
 
+// ProxyHeaderRefused counts a connection of a trusted proxy that was closed for want of
+// a good header of the PROXY protocol: missing, bad or slow. Any other reason is not
+// counted.
+func (t *Telemetry) ProxyHeaderRefused(reason string) {
+	if c := t.proxyHeaders[reason]; c != nil {
+		c.Inc()
+	}
+}
+
 // WebSocketEnded counts a WebSocket that the gateway ended: idle, lifetime,
 // credential or shutdown. Any other reason is not counted.
 func (t *Telemetry) WebSocketEnded(reason string) {

@@ -48,6 +48,7 @@ type metrics struct {
 
 	fallbackUnits map[string]prometheus.Counter // by outcome
 	socketsEnded  map[string]prometheus.Counter // by reason
+	proxyHeaders  map[string]prometheus.Counter // by reason
 }
 
 type authLabels struct{ method, outcome string }
@@ -172,6 +173,7 @@ func newMetrics(reg prometheus.Registerer, o *Options, dropped func() int64) met
 
 		fallbackUnits: make(map[string]prometheus.Counter),
 		socketsEnded:  make(map[string]prometheus.Counter),
+		proxyHeaders:  make(map[string]prometheus.Counter),
 	}
 	units := prometheus.NewCounterVec(counter("gateway_fallback_units_total",
 		"Units of limits admitted without the shared store, by what became of them."), []string{"outcome"})
@@ -182,6 +184,11 @@ func newMetrics(reg prometheus.Registerer, o *Options, dropped func() int64) met
 		"WebSockets that the gateway ended, by why: idle, lifetime, credential (expired) or shutdown."), []string{"reason"})
 	for _, reason := range socketEndings {
 		m.socketsEnded[reason] = ended.WithLabelValues(reason)
+	}
+	proxyHeaders := prometheus.NewCounterVec(counter("gateway_proxy_headers_refused_total",
+		"Connections of trusted proxies that were closed at the header of the PROXY protocol: missing, bad or slow."), []string{"reason"})
+	for _, reason := range [...]string{"missing", "bad", "slow"} {
+		m.proxyHeaders[reason] = proxyHeaders.WithLabelValues(reason)
 	}
 	storeErrors := prometheus.NewCounterVec(counter("gateway_store_errors_total",
 		"Calls of the shared store that failed, by what went wrong: decisions, refunds, and what instances tell each other."), []string{"kind"})
@@ -215,7 +222,7 @@ func newMetrics(reg prometheus.Registerer, o *Options, dropped func() int64) met
 		m.requests, m.duration, m.added, m.inFlight, m.decisions, m.remaining, m.storeTook,
 		m.fallback, m.overflow, m.unknown, m.untrusted, m.leased, m.stranded, m.leasesFull, m.instances, m.upRequests, m.up,
 		m.lastOK, m.lastOKTime, m.configInfo, m.shared, m.circuit, m.noRoom, m.retries, m.certExpiry,
-		m.sockets, m.noSocket, m.noPlace, ended, storeErrors, units, auth, reloads, logDropped, denials, pushedOut,
+		m.sockets, m.noSocket, m.noPlace, ended, proxyHeaders, storeErrors, units, auth, reloads, logDropped, denials, pushedOut,
 	)
 	return m
 }
