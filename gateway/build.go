@@ -327,7 +327,7 @@ func makeUpstreams(cfg *config.Config, old map[string]*pooled, hooks proxy.Hooks
 		}
 		o := proxy.Options{
 			Name: c.Name, Targets: targets, TLS: tlsConfig, Balance: c.Balance,
-			ConnectTimeout: c.ConnectTimeout, ResponseHeaderTimeout: c.ResponseHeaderTimeout, IdleTimeout: c.IdleTimeout,
+			ConnectTimeout: c.ConnectTimeout, ResponseHeaderTimeout: c.ResponseHeaderTimeout, IdleTimeout: c.IdleTimeout, ClientTimeout: idleTimeout,
 			MaxInFlight: c.MaxInFlight, Circuit: circuitOf(c.Circuit), Retries: retriesOf(c.Retries),
 			Health: healthOf(c.Health), SlowStart: c.SlowStart, Hooks: hooks,
 		}

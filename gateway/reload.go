@@ -83,7 +83,7 @@ func (g *Gateway) applyLocked(cfg *config.Config) error {
 	}
 	up, err := makeUpstreams(cfg, g.upstreams, proxy.Hooks{
 		Done: g.upstreamDone, NoRoom: g.telemetry.UpstreamRefused, Circuit: g.circuitChanged, Target: g.targetChanged,
-		Moved: g.targetMoved, Retry: g.telemetry.UpstreamRetry, WebSocketEnded: g.webSocketEnded,
+		Moved: g.targetMoved, Retry: g.telemetry.UpstreamRetry, WebSocketEnded: g.webSocketEnded, NotRead: g.telemetry.NotRead,
 	})
 	if err != nil {
 		return err

@@ -170,6 +170,7 @@ func (g *Gateway) guard(f *front, o door.Options) {
 	o.HeaderTimeout, o.BodyTimeout = headTimeout, idleTimeout
 	o.MaxHeader, o.MaxFields = maxHeaderBytes, maxFields
 	o.Enter = g.enterConnection
+	o.NotRead = g.telemetry.NotRead
 	o.Proxied = g.saysClient
 	o.ProxyFailed = g.warnUnsaid
 	o.HandshakeFailed = func(client net.Addr, err error) {

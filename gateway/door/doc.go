@@ -31,6 +31,8 @@
 //   - What is held back is bounded: a head by Options.MaxHeader and
 //     Options.MaxFields, the line of a chunk, the trailers, what a client sends
 //     before its upgrade was answered.
+//   - A client that takes nothing of an answer for Options.BodyTimeout loses its
+//     connection.
 //   - A head that is not whole within Options.HeaderTimeout is refused (408); a
 //     body of which nothing comes for Options.BodyTimeout ends its connection. Over
 //     HTTP/2 a frame or a block of fields that is not whole in time ends the

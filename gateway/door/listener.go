@@ -23,7 +23,8 @@ type Options struct {
 	HTTP2 bool
 	// HeaderTimeout bounds a TLS handshake, and a head from its first byte on.
 	HeaderTimeout time.Duration
-	// BodyTimeout bounds the wait for more of a body.
+	// BodyTimeout bounds the wait for more of a body, and for a client to take more of
+	// what is sent to it.
 	BodyTimeout time.Duration
 	// MaxHeader is how long a head may be, in bytes.
 	MaxHeader int
@@ -42,12 +43,15 @@ type Options struct {
 	// [ProxyBad] or [ProxySlow]. One that only connected is not told of.
 	ProxyFailed func(peer net.Addr, why string)
 	// HandshakeFailed, if not nil, is told of TLS handshakes that came to nothing.
-	// All of these must be safe for concurrent use.
 	HandshakeFailed func(client net.Addr, err error)
+	// NotRead, if not nil, is told of connections whose client took nothing for
+	// BodyTimeout. All of these must be safe for concurrent use.
+	NotRead func()
 }
 
 // Over returns a listener whose connections let in only what is well formed.
 func Over(l net.Listener, o Options) net.Listener {
+	l = &pacedListener{Listener: l, o: &o}
 	if o.Enter != nil {
 		l = &crowdListener{Listener: l, o: &o}
 	}

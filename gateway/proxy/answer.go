@@ -40,7 +40,35 @@ type answer struct {
 	waiting  bool // the timer may flush
 	writeErr error
 	timer    *time.Timer
-	ran      bool // the timer ran, or might still
+	ran      bool // a timer ran, or might still
+
+	// unread goes off when a client of HTTP/2 takes nothing for ever; bound is for how
+	// long it may. 0: as long as it likes.
+	unread *time.Timer
+	bound  time.Duration
+	told   func() // that it went off; nil: nobody is
+}
+
+// unblock is run by unread: it ends the write, or the flush, that waits for the client.
+func (a *answer) unblock() {
+	if a.told != nil {
+		a.told()
+	}
+	_ = http.NewResponseController(a.w).SetWriteDeadline(time.Unix(1, 0)) // long ago
+}
+
+// patient does what waits for the client, and ends the wait in time. It is called with
+// mu held.
+func (a *answer) patient(do func() error) error {
+	if a.bound == 0 {
+		return do()
+	}
+	a.unread.Reset(a.bound)
+	err := do()
+	if !a.unread.Stop() {
+		a.ran = true
+	}
+	return err
 }
 
 // Read implements io.Reader.
@@ -114,7 +142,7 @@ func (a *answer) flushNow() {
 // has gone is kept in writeErr in any case.
 func (a *answer) flushLocked() error {
 	a.pending = false
-	err := http.NewResponseController(a.w).Flush()
+	err := a.patient(http.NewResponseController(a.w).Flush)
 	// A writer that cannot flush still gets everything, only later.
 	if err != nil && a.writeErr == nil && !errors.Is(err, http.ErrNotSupported) {
 		a.writeErr = err
@@ -177,7 +205,8 @@ func (x *exchange) Write(p []byte) (int, error) {
 	a := &x.answer
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	n, err := a.w.Write(p)
+	var n int
+	err := a.patient(func() (err error) { n, err = a.w.Write(p); return err })
 	a.pending = true
 	if err != nil && a.writeErr == nil {
 		a.writeErr = err

@@ -158,6 +158,9 @@ func newExchange(u *Upstream) *exchange {
 	}
 	x.answer.timer = time.AfterFunc(time.Hour, x.answer.late)
 	x.answer.timer.Stop()
+	x.answer.unread = time.AfterFunc(time.Hour, x.answer.unblock)
+	x.answer.unread.Stop()
+	x.answer.told = u.hooks.NotRead
 	return x
 }
 
@@ -171,6 +174,9 @@ func (x *exchange) begin(w http.ResponseWriter, r *http.Request, s *scope.Reques
 		x.bare.Body = http.MaxBytesReader(nil, r.Body, *o.MaxBody)
 	}
 	x.answer.w = w
+	if r.ProtoMajor == 2 {
+		x.answer.bound = x.u.unread
+	}
 	if x.u.retries != nil {
 		x.u.retries.budget.earn()
 	}
@@ -242,6 +248,7 @@ func (x *exchange) reset() {
 	x.err, x.answered, x.started, x.finished = nil, false, false, false
 	x.interim, x.switched, x.tunnel = nil, nil, nil
 	x.answer.w, x.answer.body, x.answer.stop, x.answer.from = nil, nil, nil, nil
+	x.answer.bound = 0
 	x.answer.pending, x.answer.drained, x.answer.waiting = false, false, false
 	x.answer.readErr, x.answer.held, x.answer.writeErr = nil, nil, nil
 }

@@ -55,6 +55,9 @@ type Options struct {
 	// shorter than the upstream's own keep-alive time. Zero means
 	// DefaultIdleTimeout.
 	IdleTimeout time.Duration
+	// ClientTimeout bounds the wait for a client of HTTP/2 to take more of an answer. One
+	// of HTTP/1 is bounded by its connection. Zero means none.
+	ClientTimeout time.Duration
 	// MaxInFlight is how many requests may be in flight at the same time, WebSockets
 	// and streams among them. 0: any number.
 	MaxInFlight int
@@ -106,6 +109,9 @@ type Hooks struct {
 	// WebSocketEnded is called when the gateway ends a WebSocket, with the reason:
 	// idle, lifetime, credential or shutdown.
 	WebSocketEnded func(upstream, reason string)
+	// NotRead is called for each answer that is broken off because of
+	// Options.ClientTimeout.
+	NotRead func()
 }
 
 // ErrClient marks errors that are the client's doing: it left, or its body
@@ -121,6 +127,7 @@ type Upstream struct {
 	balancer  *balancer
 	ward      *ward
 	stall     time.Duration
+	unread    time.Duration
 	room      *room
 	retries   *retries
 	hooks     Hooks
@@ -178,7 +185,7 @@ func New(o Options) (*Upstream, error) {
 		}
 	}
 	u.room, u.retries = newRoom(&o), newRetries(o.Retries)
-	u.stall = o.ResponseHeaderTimeout
+	u.stall, u.unread = o.ResponseHeaderTimeout, o.ClientTimeout
 	u.ward = &ward{began: time.Now(), patience: o.ConnectTimeout + time.Second, slow: o.SlowStart, health: o.Health, told: u.targetChanged}
 	u.stopped, u.stop = context.WithCancel(context.Background())
 	for i, t := range o.Targets {

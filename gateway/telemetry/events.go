@@ -43,6 +43,9 @@ func (t *Telemetry) WebSocketRefused() { t.noSocket.Inc() }
 // many as it may.
 func (t *Telemetry) ConnectionRefused() { t.noPlace.Inc() }
 
+// NotRead counts an answer that was broken off because its client did not read it.
+func (t *Telemetry) NotRead() { t.notRead.Inc() }
+
 // ProxyHeaderRefused counts a connection of a trusted proxy that was closed for want of
 // a good header of the PROXY protocol: missing, bad or slow. Any other reason is not
 // counted.

@@ -39,6 +39,7 @@ type metrics struct {
 	sockets    *prometheus.GaugeVec   // route
 	noSocket   prometheus.Counter
 	noPlace    prometheus.Counter
+	notRead    prometheus.Counter
 
 	// Those with fixed labels, all there from the start; never changed.
 	storeErrors map[string]prometheus.Counter // by kind
@@ -168,6 +169,8 @@ func newMetrics(reg prometheus.Registerer, o *Options, dropped func() int64) met
 			"Handshakes of callers that had as many WebSockets open as they may.")),
 		noPlace: prometheus.NewCounter(counter("gateway_connections_refused_total",
 			"Connections that were closed because their address had as many as it may.")),
+		notRead: prometheus.NewCounter(counter("gateway_answers_not_read_total",
+			"Answers that were broken off because their client took nothing of them for two minutes.")),
 		storeErrors: make(map[string]prometheus.Counter),
 		auth:        make(map[authLabels]prometheus.Counter),
 
@@ -222,7 +225,7 @@ func newMetrics(reg prometheus.Registerer, o *Options, dropped func() int64) met
 		m.requests, m.duration, m.added, m.inFlight, m.decisions, m.remaining, m.storeTook,
 		m.fallback, m.overflow, m.unknown, m.untrusted, m.leased, m.stranded, m.leasesFull, m.instances, m.upRequests, m.up,
 		m.lastOK, m.lastOKTime, m.configInfo, m.shared, m.circuit, m.noRoom, m.retries, m.certExpiry,
-		m.sockets, m.noSocket, m.noPlace, ended, proxyHeaders, storeErrors, units, auth, reloads, logDropped, denials, pushedOut,
+		m.sockets, m.noSocket, m.noPlace, m.notRead, ended, proxyHeaders, storeErrors, units, auth, reloads, logDropped, denials, pushedOut,
 	)
 	return m
 }
