@@ -371,7 +371,7 @@ func (e *examination) acme(ctx context.Context, c *config.ACME) {
 		e.add(LevelOK, "certificate authority", c.DirectoryURL+" answers", "")
 	}
 	for _, domain := range c.Domains {
-		leaf, err := acme.Kept(c.CacheDir, domain)
+		leaf, err := acme.Kept(ctx, c.CacheDir, domain)
 		if err != nil {
 			e.add(LevelWarn, "certificate", "there is none for "+domain+" in "+c.CacheDir+" yet",
 				"the gateway gets it when it runs: in DNS the domain has to name this machine, and port 443 has to be that of listen.https, or port 80 that of listen.http")

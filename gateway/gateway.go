@@ -233,15 +233,16 @@ func (g *Gateway) enterConnection(client net.Addr) (leave func(), ok bool) {
 func (g *Gateway) warnUnsaid(peer net.Addr, why string) {
 	g.telemetry.ProxyHeaderRefused(why)
 	g.unsaid.Do(func() {
-		g.log.Warn(unsaid[why]+" (said once an hour; gateway_proxy_headers_refused_total counts them)", "peer", peer.String())
+		g.log.Warn("a connection from a trusted proxy was closed, since it does not say whom it comes from (said once an hour; gateway_proxy_headers_refused_total counts them)",
+			"peer", peer.String(), "error", unsaid[why].what, "do", unsaid[why].do)
 	})
 }
 
 // unsaid are the words for what proxies fail to say.
-var unsaid = map[string]string{
-	door.ProxyMissing: "a connection from a trusted proxy began without a header of the PROXY protocol and was closed; make the proxy send one, or set client_ip.proxy_protocol to false",
-	door.ProxyBad:     "a connection from a trusted proxy began with a header of the PROXY protocol that cannot be read and was closed; see that it is one of version 1 or 2, for TCP",
-	door.ProxySlow:    "a connection from a trusted proxy did not have its header of the PROXY protocol whole in time and was closed; the proxy has to send it before it waits for its client",
+var unsaid = map[string]struct{ what, do string }{
+	door.ProxyMissing: {"it began without a header of the PROXY protocol", "make the proxy send one, or set client_ip.proxy_protocol to false"},
+	door.ProxyBad:     {"it began with a header of the PROXY protocol that cannot be read", "see that it is one of version 1 or 2, for TCP"},
+	door.ProxySlow:    {"its header of the PROXY protocol was not whole in time", "have the proxy send it before it waits for its client"},
 }
 
 // maxRequestID bounds a request id taken from a trusted peer.

@@ -63,7 +63,7 @@ func (g *Gateway) Run(ctx context.Context, hup <-chan os.Signal) error {
 			}
 		})
 	}
-	g.startCertificates() //nolint:contextcheck // they end with closeCertificates
+	g.startCertificates()
 	watching, stopWatching := context.WithCancel(ctx)
 	var watchers sync.WaitGroup
 	watchers.Go(func() { g.watch(watching) })

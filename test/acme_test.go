@@ -119,7 +119,11 @@ func (a *authority) signed(r *http.Request) (payload []byte, account string, err
 		}
 		thumb := sha256.Sum256(fmt.Appendf(nil, `{"crv":"%s","kty":"%s","x":"%s","y":"%s"}`, k.Crv, k.Kty, k.X, k.Y))
 		account = a.URL + "/account/" + unpadded.EncodeToString(thumb[:8])
-		a.keys[account] = &ecdsa.PublicKey{Curve: elliptic.P256(), X: new(big.Int).SetBytes(x), Y: new(big.Int).SetBytes(y)}
+		key, err := ecdsa.ParseUncompressedPublicKey(elliptic.P256(), slices.Concat([]byte{4}, x, y)) // SEC 1, section 2.3.3
+		if err != nil {
+			return nil, "", err
+		}
+		a.keys[account] = key
 		a.thumbs[account] = unpadded.EncodeToString(thumb[:])
 	}
 	signature, err := unpadded.DecodeString(jws.Signature)

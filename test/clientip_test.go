@@ -523,8 +523,11 @@ func TestWhomAProxyNamesInFrontOfAConnectionIsThePeer(t *testing.T) {
 	if b, err := io.ReadAll(c); len(b) > 0 {
 		t.Errorf("a proxy without a header hears %q (%v), want nothing", b, err)
 	}
-	const unsaid = "a connection from a trusted proxy began without a header of the PROXY protocol and was closed; make the proxy send one, or set client_ip.proxy_protocol to false (said once an hour; gateway_proxy_headers_refused_total counts them)"
+	const unsaid = "a connection from a trusted proxy was closed, since it does not say whom it comes from (said once an hour; gateway_proxy_headers_refused_total counts them)"
 	eventually(t, "the operator is told why", func() bool { return len(g.all(unsaid)) == 1 })
+	if line := g.all(unsaid)[0]; !contains(str(line, "error"), "without a header") || !contains(str(line, "do"), "client_ip.proxy_protocol") {
+		t.Errorf("the operator is told %v", line)
+	}
 	if n := g.metrics()[`gateway_proxy_headers_refused_total{reason="missing"}`]; n != "1" {
 		t.Errorf("%q connections without a header are counted, want 1", n)
 	}

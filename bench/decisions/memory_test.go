@@ -50,10 +50,10 @@ func BenchmarkMemory(b *testing.B) {
 // most frequent one 1/n^1.1 times as often as the first. Their names follow each
 // other in memory, as what has just been read from a connection is at hand.
 func asTraffic(who []string) []string {
-	zipf := rand.NewZipf(rand.New(rand.NewPCG(1, 2)), 1.1, 1, uint64(len(who)-1)) //nolint:gosec // traffic, the same each time
+	zipf := rand.NewZipf(rand.New(rand.NewPCG(1, 2)), 1.1, 1, uint64(len(who)-1)) // the same each time
 	requests := make([]string, len(who))
 	for i := range requests {
-		requests[i] = strings.Clone(who[int(zipf.Uint64())*7919%len(who)]) //nolint:gosec // below len(who)
+		requests[i] = strings.Clone(who[int(zipf.Uint64())*7919%len(who)])
 	}
 	return requests
 }

@@ -336,8 +336,8 @@ func hostOf(hello *tls.ClientHelloInfo) string {
 
 // Kept returns the certificate of a domain that is kept in a directory, if it is good
 // still. It changes nothing.
-func Kept(dir, domain string) (*x509.Certificate, error) {
-	kept, err := autocert.DirCache(dir).Get(context.Background(), domain)
+func Kept(ctx context.Context, dir, domain string) (*x509.Certificate, error) {
+	kept, err := autocert.DirCache(dir).Get(ctx, domain)
 	if err != nil {
 		return nil, err
 	}

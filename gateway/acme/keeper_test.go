@@ -55,7 +55,7 @@ func TestWhatIsKeptIsInForceAtOnce(t *testing.T) {
 	defer k.Close()
 	for i, s := range k.State() {
 		_, err := k.Certificate(&tls.ClientHelloInfo{ServerName: s.Domain})
-		_, errKept := Kept(dir, s.Domain)
+		_, errKept := Kept(t.Context(), dir, s.Domain)
 		if good := i == 0; (s.Err == nil) != good || s.NotAfter.IsZero() == good || (err == nil) != good || (errKept == nil) != good || s.Since.IsZero() {
 			t.Errorf("%+v, %v, %v", s, err, errKept)
 		}

@@ -2,6 +2,7 @@ package door
 
 import (
 	"bufio"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -44,7 +45,7 @@ func TestSilentConnectionsAreClosed(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	census.Close()
-	if n, err := silent.Read(make([]byte, 1)); n != 0 || err != io.EOF {
+	if n, err := silent.Read(make([]byte, 1)); n != 0 || !errors.Is(err, io.EOF) {
 		t.Errorf("the silent one read %d, %v; want its end", n, err)
 	}
 	ask()

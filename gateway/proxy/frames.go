@@ -87,7 +87,7 @@ func payloadLen(head *[14]byte) uint64 {
 func closeFrame(code uint16, reason string, masked bool) []byte {
 	const most = 125 - 2 // two are the code
 	reason = reason[:min(len(reason), most)]
-	b := []byte{0x80 | opClose, byte(2 + len(reason))}
+	b := []byte{0x80 | opClose, byte(2 + len(reason))} //nolint:gosec // at most 125
 	if masked {
 		b[1] |= 0x80
 		b = append(b, 0, 0, 0, 0)

@@ -29,7 +29,7 @@ func TestAnAnswerThatNobodyTakesIsBrokenOff(t *testing.T) {
 		var broken atomic.Int32
 		u := n.upstream(Options{ClientTimeout: 2 * time.Minute, Hooks: Hooks{NotRead: func() { broken.Add(1) }}}, "http://api")
 		n.serve("gateway", func(w http.ResponseWriter, r *http.Request) {
-			u.Forward(w, r, &scope.Request{ID: "req-1"}, Forward{})
+			_ = u.Forward(w, r, &scope.Request{ID: "req-1"}, Forward{})
 		})
 		conn, err := n.dial(t.Context(), "tcp", "gateway:80")
 		if err != nil {

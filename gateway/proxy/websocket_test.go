@@ -138,7 +138,7 @@ func newRig(bounds WebSocket) *rig {
 	go half(user, backend)
 	go func() {
 		if <-errs == nil {
-			<-errs
+			<-errs //nolint:errcheck // why it ended does not matter
 		}
 		_ = user.Close()
 		close(over)
