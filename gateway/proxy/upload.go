@@ -207,7 +207,7 @@ func (b *upload) finish() {
 		// In case that it is something else that went wrong.
 		_ = http.NewResponseController(b.to).SetReadDeadline(time.Now().Add(closeGrace))
 		b.turn.Lock()
-		b.turn.Unlock() //nolint:staticcheck // it was waited for
+		defer b.turn.Unlock() // it was waited for
 	}
 }
 
