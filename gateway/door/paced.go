@@ -23,12 +23,13 @@ func (l *pacedListener) Accept() (net.Conn, error) {
 }
 
 // A paced is a connection on which a write ends when nothing was taken of it for
-// Options.BodyTimeout: a client that does not read would else hold an upstream's
-// connection, and a place there, for as long as it likes.
+// Options.BodyTimeout, and up to a quarter of that: a client that does not read would
+// else hold an upstream's connection, and a place there, for as long as it likes.
 //
-// To tell the connection of a time for each write would be a lock and a timer for
-// each, so the time is told anew only after an eighth of it. A write has seven eighths
-// at least.
+// What a write has got rid of is known only when it returns, so it is made to return
+// now and then, after a slice of the time. And to tell the connection of a time for
+// each write would be a lock and a timer for each: one that was told lately has enough
+// of its slice left.
 type paced struct {
 	net.Conn
 	o      *Options
@@ -36,33 +37,42 @@ type paced struct {
 	theirs atomic.Bool  // somebody else bounds writes, as TLS does when it says farewell
 }
 
+// parts is in how many slices the bound of a write is cut.
+const parts = 8
+
 // Write implements net.Conn.
 func (p *paced) Write(b []byte) (n int, err error) {
 	if p.theirs.Load() {
 		return p.Conn.Write(b)
 	}
-	if now := time.Now(); now.UnixNano()-p.told.Load() > int64(p.o.BodyTimeout/8) {
-		p.tell(now)
+	began := time.Now()
+	if slice := p.o.BodyTimeout / parts; began.UnixNano()-p.told.Load() > int64(slice/2) {
+		p.tell(began)
 	}
+	// began is when something was taken last, as far as is known.
 	for {
 		taken, err := p.Conn.Write(b[n:])
 		n += taken
 		if err == nil || p.theirs.Load() || !errors.Is(err, os.ErrDeadlineExceeded) {
 			return n, err
 		}
-		if taken == 0 {
+		now := time.Now()
+		if taken > 0 {
+			began = now
+		} else if now.Sub(began) >= p.o.BodyTimeout {
 			if p.o.NotRead != nil {
 				p.o.NotRead()
 			}
 			return n, err
 		}
-		p.tell(time.Now()) // slow, and not at a standstill
+		p.tell(now)
 	}
 }
 
+// tell gives writes a slice of time.
 func (p *paced) tell(now time.Time) {
 	p.told.Store(now.UnixNano())
-	_ = p.Conn.SetWriteDeadline(now.Add(p.o.BodyTimeout)) // a closed connection says so when it is written to
+	_ = p.Conn.SetWriteDeadline(now.Add(p.o.BodyTimeout / parts)) // a closed connection says so when it is written to
 }
 
 // SetWriteDeadline implements net.Conn.

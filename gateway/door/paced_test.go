@@ -24,9 +24,9 @@ func TestAClientThatTakesNothingIsCut(t *testing.T) {
 		go func() { _, _ = io.CopyN(io.Discard, client, 5) }()
 		began := time.Now()
 		n, err := server.Write(make([]byte, 100))
-		// The five bytes were taken at once, and that was not nothing.
-		if waited := time.Since(began); n != 5 || !errors.Is(err, os.ErrDeadlineExceeded) || waited != 2*time.Minute || *notRead != 1 {
-			t.Errorf("%d bytes and %v after %v, told %d times; want 5, a deadline after 2m0s, once", n, err, waited, *notRead)
+		// The five bytes were taken at once; it is known a slice of the time later.
+		if waited := time.Since(began); n != 5 || !errors.Is(err, os.ErrDeadlineExceeded) || waited < time.Minute || waited > 75*time.Second || *notRead != 1 {
+			t.Errorf("%d bytes and %v after %v, told %d times; want 5, a deadline after 1m0s to 1m15s, once", n, err, waited, *notRead)
 		}
 	})
 }
@@ -67,8 +67,8 @@ func TestWhoBoundsAWriteHimselfMay(t *testing.T) {
 		}
 		_ = server.SetDeadline(time.Time{}) // as net/http does when a connection is taken over
 		began = time.Now()
-		if _, err := server.Write([]byte("x")); !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(began) != time.Minute || *notRead != 1 {
-			t.Errorf("%v after %v, told %d times; want a deadline after 1m0s, once", err, time.Since(began), *notRead)
+		if _, err := server.Write([]byte("x")); !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(began) < time.Minute || time.Since(began) > 75*time.Second || *notRead != 1 {
+			t.Errorf("%v after %v, told %d times; want a deadline after 1m0s to 1m15s, once", err, time.Since(began), *notRead)
 		}
 	})
 }
