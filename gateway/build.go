@@ -56,7 +56,7 @@ func build(cfg *config.Config, gw *Gateway, up map[string]*pooled, storeFor stor
 	}
 	var err error
 	s.clientIP, err = clientip.New(clientip.Options{
-		Trusted: cfg.ClientIP.TrustedProxies, Header: cfg.ClientIP.Header, IPv6Prefix: cfg.ClientIP.IPv6Prefix,
+		Trusted: cfg.ClientIP.TrustedProxies, TrustUnix: cfg.ClientIP.TrustUnix, Header: cfg.ClientIP.Header, IPv6Prefix: cfg.ClientIP.IPv6Prefix,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("client_ip: %w", err)

@@ -46,6 +46,7 @@ import (
 	"bouncer/gateway/ratelimit"
 	"bouncer/gateway/ratelimit/denycache"
 	"bouncer/gateway/ratelimit/memory"
+	"bouncer/gateway/scope"
 	"bouncer/gateway/telemetry"
 	"bouncer/gateway/topk"
 )
@@ -194,7 +195,7 @@ func (g *Gateway) deniedKey(partition, limit string) {
 func (g *Gateway) warnUntrusted(peer netip.Addr, header string) {
 	g.untrusted.Do(func() {
 		g.log.Warn("a peer that is not trusted sends the client-address field; if it is your own proxy, every caller behind it shares one bucket: add it to client_ip.trusted_proxies",
-			"peer", peer.String(), "field", header)
+			"peer", scope.AddressName(peer), "field", header)
 	})
 }
 
@@ -234,7 +235,7 @@ func (g *Gateway) warnUnsaid(peer net.Addr, why string) {
 	g.telemetry.ProxyHeaderRefused(why)
 	g.unsaid.Do(func() {
 		g.log.Warn("a connection from a trusted proxy was closed, since it does not say whom it comes from (said once an hour; gateway_proxy_headers_refused_total counts them)",
-			"peer", peer.String(), "error", unsaid[why].what, "do", unsaid[why].do)
+			"peer", scope.PeerName(peer.String()), "error", unsaid[why].what, "do", unsaid[why].do)
 	})
 }
 

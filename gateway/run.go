@@ -15,6 +15,7 @@ import (
 
 	"bouncer/gateway/config"
 	"bouncer/gateway/door"
+	"bouncer/gateway/scope"
 )
 
 // Bounds on what a connection may cost before there is a request.
@@ -174,7 +175,7 @@ func (g *Gateway) guard(f *front, o door.Options) {
 	o.Proxied = g.saysClient
 	o.ProxyFailed = g.warnUnsaid
 	o.HandshakeFailed = func(client net.Addr, err error) {
-		g.log.Debug("a TLS handshake failed", "client", client.String(), "error", err)
+		g.log.Debug("a TLS handshake failed", "client", scope.PeerName(client.String()), "error", err)
 	}
 	f.listener = door.Over(f.listener, o)
 	f.census = door.Attach(f.server)

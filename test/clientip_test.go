@@ -272,14 +272,16 @@ func TestOnlyTheConfiguredFieldIsBelieved(t *testing.T) {
 }
 
 // The gateway listens on a unix socket, where a peer has no address: it is
-// believed if anybody is, and else all share one bucket.
+// believed if the configuration says so, and else all share one bucket.
 func TestAUnixSocketListens(t *testing.T) {
 	for name, test := range map[string]struct {
 		clientIP string
 		want     int
+		logged   string
 	}{
-		"trusting": {localProxy, 20},
-		"alone":    {"", 5},
+		"trusting":        {"trusted_proxies: [unix]", 20, "203.0.113.19"},
+		"trusting others": {localProxy, 5, "unix"},
+		"alone":           {"", 5, "unix"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			// Such a path may have some 100 bytes only.
@@ -298,6 +300,7 @@ func TestAUnixSocketListens(t *testing.T) {
 			}}
 			defer tr.CloseIdleConnections()
 			over := &http.Client{Transport: tr, Timeout: patience}
+			var last string // request id
 			got := admitted(t, 20, func(i int) answer {
 				r, err := http.NewRequest("GET", "http://gateway/open", nil)
 				if err != nil {
@@ -309,17 +312,21 @@ func TestAUnixSocketListens(t *testing.T) {
 					t.Fatal(err)
 				}
 				_ = res.Body.Close()
+				last = res.Header.Get("X-Request-Id")
 				return answer{status: res.StatusCode}
 			})
 			if got != test.want {
 				t.Errorf("%d of 20 admitted, want %d", got, test.want)
 			}
 			h := u.last(t).Header
-			if test.clientIP != "" && (h.Get("X-Real-Ip") != "203.0.113.19" || h.Get("X-Forwarded-For") != "203.0.113.19") {
+			if test.want == 20 && (h.Get("X-Real-Ip") != "203.0.113.19" || h.Get("X-Forwarded-For") != "203.0.113.19") {
 				t.Errorf("the upstream is told %q, %q", h["X-Real-Ip"], h["X-Forwarded-For"])
 			}
-			if test.clientIP == "" && (h["X-Real-Ip"] != nil || h["X-Forwarded-For"] != nil) {
+			if test.want == 5 && (h["X-Real-Ip"] != nil || h["X-Forwarded-For"] != nil) {
 				t.Errorf("the upstream is told %q, %q of a peer without an address", h["X-Real-Ip"], h["X-Forwarded-For"])
+			}
+			if line := g.requestLine(last); line["client_ip"] != test.logged {
+				t.Errorf("the log says client_ip %v, want %q", line["client_ip"], test.logged)
 			}
 			// What a killed process leaves behind does not keep the next one out.
 			_ = g.cmd.Process.Kill()

@@ -15,6 +15,7 @@ import (
 	"strings"
 
 	"bouncer/gateway/httperr"
+	"bouncer/gateway/scope"
 	"bouncer/gateway/topk"
 )
 
@@ -240,7 +241,7 @@ func canonicalHost(host string) string {
 }
 
 func (h *handler) refuse(w http.ResponseWriter, r *http.Request, id string, err *httperr.Error) {
-	h.o.Logger.Info("admin request refused", "request_id", id, "reason", err.Reason, "remote", r.RemoteAddr)
+	h.o.Logger.Info("admin request refused", "request_id", id, "reason", err.Reason, "remote", scope.PeerName(r.RemoteAddr))
 	httperr.Write(w, r, id, err)
 }
 

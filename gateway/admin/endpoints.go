@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"bouncer/gateway/httperr"
+	"bouncer/gateway/scope"
 )
 
 // Readiness says whether this instance wants traffic.
@@ -163,7 +164,7 @@ func (h *handler) reload(w http.ResponseWriter, r *http.Request, id string) {
 	err := h.o.Reload(context.WithoutCancel(r.Context()))
 	// What was wrong is told by whoever reloads; this says who asked.
 	h.o.Logger.Info("reload asked for on the admin listener",
-		"request_id", id, "remote", r.RemoteAddr, "applied", err == nil)
+		"request_id", id, "remote", scope.PeerName(r.RemoteAddr), "applied", err == nil)
 	if err != nil {
 		mistakes := strings.Split(strings.TrimSpace(err.Error()), "\n")
 		httperr.Write(w, r, id, &httperr.Error{

@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"bouncer/gateway/scope"
 )
 
 // The work for one request is bounded from the right, where the trusted hops
@@ -17,9 +19,9 @@ const (
 )
 
 // unknownBucket counts the requests whose client has no address: they came
-// over a unix socket and no trusted hop named anybody. It is an address nobody
-// can have, so it can be mistaken for nobody's bucket.
-const unknownBucket = "0.0.0.0"
+// over a unix socket and no trusted hop named anybody. It is no address, so it
+// can be mistaken for nobody's bucket.
+const unknownBucket = scope.NoAddress
 
 // Options says whose word counts. The zero value trusts nobody: the peer is
 // the client.
@@ -28,6 +30,9 @@ type Options struct {
 	// the gateway, and those in front of them. Empty: none. An IPv4 prefix in
 	// IPv6-mapped form counts as the IPv4 prefix it stands for.
 	Trusted []netip.Prefix
+	// TrustUnix has peers on a unix socket be trusted proxies, too: processes of
+	// this machine that were let at the socket's path.
+	TrustUnix bool
 	// Header is the field trusted proxies write: X-Forwarded-For (the default),
 	// Forwarded, or the name of a field with a single address. Only this one is
 	// read, because a proxy that writes one of them passes the others through
@@ -42,7 +47,8 @@ type Options struct {
 // safe for concurrent use.
 type Resolver struct {
 	trusted    []netip.Prefix // sorted, disjoint
-	header     string         // canonical
+	trustUnix  bool
+	header     string // canonical
 	kind       kind
 	ipv6Prefix int
 }
@@ -60,9 +66,7 @@ type Result struct {
 	// Peer is who is on the wire, without zone, IPv4-mapped addresses as IPv4.
 	// It is the zero Addr on a unix socket.
 	Peer netip.Addr
-	// PeerTrusted reports that the peer may name another address. A peer on a
-	// unix socket is a process of this machine that was let at the socket's
-	// path: it is trusted if anybody is, that is if there are trusted proxies.
+	// PeerTrusted reports that the peer may name another address.
 	PeerTrusted bool
 	// Ignored reports that an untrusted peer sent the field all the same. One
 	// peer that always does is a proxy somebody forgot to trust, and everyone
@@ -73,7 +77,7 @@ type Result struct {
 	Client netip.Addr
 	// Bucket is the client as limits count it: an IPv4 address as it is, an
 	// IPv6 address as its prefix, "2001:db8::/64". It always parses as one of
-	// these; for a zero Client it is "0.0.0.0".
+	// these; for a zero Client it is scope.NoAddress.
 	Bucket string
 	// Forwarded is the believed chain, from the client over the trusted hops to
 	// the peer, separated by ", ": what the upstream is to read as
@@ -84,7 +88,7 @@ type Result struct {
 
 // New checks o and returns a resolver.
 func New(o Options) (*Resolver, error) {
-	r := &Resolver{ipv6Prefix: o.IPv6Prefix}
+	r := &Resolver{ipv6Prefix: o.IPv6Prefix, trustUnix: o.TrustUnix}
 	switch {
 	case o.IPv6Prefix == 0:
 		r.ipv6Prefix = 64
@@ -148,10 +152,15 @@ func disjoint(in []netip.Prefix) ([]netip.Prefix, error) {
 }
 
 // Trusts reports whether a peer, named as in http.Request.RemoteAddr, is a trusted
-// proxy. One without an address, behind a unix socket, is if any is.
-func (r *Resolver) Trusts(peer string) bool {
-	a, local := parsePeer(peer)
-	return len(r.trusted) > 0 && (local || r.trusts(a))
+// proxy.
+func (r *Resolver) Trusts(peer string) bool { return r.trustsPeer(parsePeer(peer)) }
+
+// trustsPeer reports whether what parsePeer said is a trusted proxy.
+func (r *Resolver) trustsPeer(a netip.Addr, local bool) bool {
+	if local {
+		return r.trustUnix
+	}
+	return r.trusts(a)
 }
 
 // Own returns the addresses that are one client for limits and that a peer, named as
@@ -207,7 +216,7 @@ func (r *Resolver) Resolve(req *http.Request) Result {
 	res := Result{Peer: peer, Client: peer}
 	lines := req.Header[r.header]
 
-	res.PeerTrusted = len(r.trusted) > 0 && (local || r.trusts(peer))
+	res.PeerTrusted = r.trustsPeer(peer, local)
 	if !res.PeerTrusted || len(lines) == 0 {
 		res.Ignored = len(lines) > 0
 		r.alone(&res)

@@ -244,28 +244,36 @@ func TestForwarded(t *testing.T) {
 	want(t, r.Resolve(request("10.0.0.1:1", xff, "203.0.113.7")), "10.0.0.1", "10.0.0.1", "10.0.0.1")
 }
 
-// A process at the socket's path is as trusted as the trusted proxies are, and
-// has no address.
+// A process at the socket's path is trusted if the configuration says so, whoever else
+// is, and has no address.
 func TestUnixSocket(t *testing.T) {
 	for _, remote := range []string{"@", "", "/run/edge.sock", "@abstract"} {
-		alone := resolver(t, clientip.Options{})
-		got := alone.Resolve(request(remote, xff, "203.0.113.7"))
-		want(t, got, "", "0.0.0.0", "")
-		if got.PeerTrusted || !got.Ignored || got.Peer.IsValid() {
-			t.Errorf("%q: %+v", remote, got)
+		for _, trusted := range [][]netip.Prefix{nil, trusted} {
+			r := resolver(t, clientip.Options{Trusted: trusted})
+			got := r.Resolve(request(remote, xff, "203.0.113.7"))
+			want(t, got, "", "unix", "")
+			if got.PeerTrusted || !got.Ignored || got.Peer.IsValid() || r.Trusts(remote) {
+				t.Errorf("%q: %+v", remote, got)
+			}
 		}
-		r := resolver(t, clientip.Options{Trusted: trusted})
-		got = r.Resolve(request(remote, xff, "1.1.1.1, 203.0.113.7, 10.0.0.2"))
+		r := resolver(t, clientip.Options{Trusted: trusted, TrustUnix: true})
+		if _, counted := r.Own(remote); counted || !r.Trusts(remote) {
+			t.Errorf("%q: is counted or not trusted", remote)
+		}
+		if alone := resolver(t, clientip.Options{TrustUnix: true}).Resolve(request("198.51.100.7:1", xff, "203.0.113.7")); alone.PeerTrusted {
+			t.Errorf("%+v: a peer with an address is none on a socket", alone)
+		}
+		got := r.Resolve(request(remote, xff, "1.1.1.1, 203.0.113.7, 10.0.0.2"))
 		want(t, got, "203.0.113.7", "203.0.113.7", "203.0.113.7, 10.0.0.2")
 		if !got.PeerTrusted || got.Peer.IsValid() {
 			t.Errorf("%q: %+v", remote, got)
 		}
-		want(t, r.Resolve(request(remote, xff, "unknown")), "", "0.0.0.0", "")
-		want(t, r.Resolve(request(remote, xff)), "", "0.0.0.0", "")
+		want(t, r.Resolve(request(remote, xff, "unknown")), "", "unix", "")
+		want(t, r.Resolve(request(remote, xff)), "", "unix", "")
 	}
 	// What is neither a socket nor an address is trusted by nobody.
-	r := resolver(t, clientip.Options{Trusted: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}})
-	if got := r.Resolve(request("pipe", xff, "203.0.113.7")); got.PeerTrusted || got.Bucket != "0.0.0.0" {
+	r := resolver(t, clientip.Options{Trusted: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}, TrustUnix: true})
+	if got := r.Resolve(request("pipe", xff, "203.0.113.7")); got.PeerTrusted || got.Bucket != "unix" {
 		t.Errorf("%+v, want an untrusted peer", got)
 	}
 }

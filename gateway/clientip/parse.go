@@ -3,13 +3,15 @@ package clientip
 import (
 	"net/netip"
 	"strings"
+
+	"bouncer/gateway/scope"
 )
 
 // parsePeer reads http.Request.RemoteAddr. A unix socket's is "@" for a peer
 // that did not bind, or the path it did bind: local is true, and there is no
 // address. Anything else that is not an address gives neither.
 func parsePeer(s string) (a netip.Addr, local bool) {
-	if s == "" || s[0] == '@' || s[0] == '/' {
+	if scope.PeerName(s) == scope.NoAddress {
 		return netip.Addr{}, true
 	}
 	if ap, err := netip.ParseAddrPort(s); err == nil {

@@ -299,8 +299,8 @@ func checkDangers(f *routesFile, p *plansFile) {
 			for _, l := range f.order {
 				l.warnHeader()
 			}
-			f.warnSockets(p)
 		}
+		f.warnSockets(p)
 	}
 	if p == nil {
 		return
@@ -331,9 +331,9 @@ func checkDangers(f *routesFile, p *plansFile) {
 }
 
 // warnSockets warns of limits per address where nobody has one: the peer of a
-// unix socket has none, and nobody is trusted to tell the client's.
+// unix socket has none, and it is not trusted to tell the client's.
 func (f *routesFile) warnSockets(p *plansFile) {
-	if len(f.sockets) == 0 {
+	if len(f.sockets) == 0 || f.clientIP.TrustUnix {
 		return
 	}
 	var shared []string // fields
@@ -374,8 +374,8 @@ func (f *routesFile) warnSockets(p *plansFile) {
 		names = fmt.Sprintf("%s and %d more", strings.Join(shared[:8], ", "), n)
 	}
 	for _, at := range f.sockets {
-		at.warnf("nobody has an address on a socket, and client_ip.trusted_proxies names nobody, so that all callers share one count "+
-			"in what is counted per ip (%s); name the networks of your proxies, or 127.0.0.1, and the peer on the socket is believed too", names)
+		at.warnf("nobody has an address on a socket, and client_ip.trusted_proxies has no unix, so that all callers share one count "+
+			"in what is counted per ip (%s); want unix there if the peer is a proxy of yours that says who its client is", names)
 	}
 }
 

@@ -92,6 +92,7 @@ type Admin struct {
 // ClientIP says whose word counts for the client's address.
 type ClientIP struct {
 	TrustedProxies []netip.Prefix // masked; none: the peer is the client
+	TrustUnix      bool           // peers on a unix socket are trusted proxies, too
 	Header         string         // canonical; default X-Forwarded-For
 	IPv6Prefix     int            // 1..128, default 64
 	ProxyProtocol  bool           // trusted proxies begin each connection with its header

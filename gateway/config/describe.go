@@ -164,6 +164,9 @@ func settings(a, b *Config) []setting {
 			for _, p := range c.ClientIP.TrustedProxies {
 				ps = append(ps, p.String())
 			}
+			if c.ClientIP.TrustUnix {
+				ps = append(ps, trustsUnix)
+			}
 			return strings.Join(ps, ", ")
 		}),
 		both("client_ip.header", func(c *Config) string { return c.ClientIP.Header }),

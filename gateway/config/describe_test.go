@@ -24,6 +24,7 @@ var told = map[string]string{
 	"Auth.JWT": "", "APIKeys.Keys": "", "Plan.Limits": "",
 
 	"Admin.Token":         "admin.token_file: the token changed",
+	"ClientIP.TrustUnix":  "client_ip.trusted_proxies",
 	"Store.MemoryMaxKeys": "store.memory.max_keys",
 	"Redis.Network":       "-", // goes with the address
 	"Redis.Address":       "store.redis.url", "Redis.DB": "store.redis.url",

@@ -164,7 +164,7 @@ func TestGoodFilesLoad(t *testing.T) {
 		TrustedProxies: []netip.Prefix{
 			netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("192.0.2.7/32"), netip.MustParsePrefix("2001:db8::/32"),
 		},
-		Header: "X-Forwarded-For", IPv6Prefix: 60,
+		TrustUnix: true, Header: "X-Forwarded-For", IPv6Prefix: 60,
 	})
 	// The password file beats the URL; one newline was cut, nothing expanded.
 	equal("store", c.Store, Store{MemoryMaxKeys: 500_000, Redis: &Redis{
@@ -540,12 +540,15 @@ func TestSocketWithoutWarning(t *testing.T) {
 	const edge = "limits: {e: {per: ip, algorithm: token_bucket, limit: 5/minute}}\nedge: [e]\n"
 	for _, routes := range []string{
 		socket,
-		socket + edge + "client_ip: {trusted_proxies: [127.0.0.1]}\n",
+		socket + edge + "client_ip: {trusted_proxies: [unix]}\n",
 		socket + strings.Replace(edge, "per: ip", "per: global", 1),
 	} {
 		if c, got := problems(t, map[string]string{"routes.yaml": routes}); c == nil || got != "" {
 			t.Errorf("%s\nis refused or warned of: %s", routes, got)
 		}
+	}
+	if c, got := problems(t, map[string]string{"routes.yaml": socket + edge + "client_ip: {trusted_proxies: [127.0.0.1]}\n"}); c == nil || strings.Count(got, "warning") != 1 {
+		t.Errorf("networks are no sockets: %q", got)
 	}
 	if c, got := problems(t, map[string]string{"routes.yaml": socket + edge}); c == nil || strings.Count(got, "warning") != 1 {
 		t.Errorf("no warning, or several: %s", got)

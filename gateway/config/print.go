@@ -158,6 +158,9 @@ func (c *Config) routesNode() *yaml.Node {
 	for _, p := range c.ClientIP.TrustedProxies {
 		trusted = append(trusted, p.String())
 	}
+	if c.ClientIP.TrustUnix {
+		trusted = append(trusted, trustsUnix)
+	}
 	ip.list("trusted_proxies", trusted)
 	ip.text("header", c.ClientIP.Header)
 	ip.number("ipv6_prefix", int64(c.ClientIP.IPv6Prefix))

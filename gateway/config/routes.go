@@ -325,6 +325,9 @@ func (f *routesFile) readAdmin(top *object) {
 	}
 }
 
+// trustsUnix is the word among the trusted proxies for all peers on unix sockets.
+const trustsUnix = "unix"
+
 // readClientIP reads client_ip.
 func (f *routesFile) readClientIP(top *object) {
 	c := &f.clientIP
@@ -337,14 +340,19 @@ func (f *routesFile) readClientIP(top *object) {
 	if !ok {
 		return
 	}
-	const wantedNet = "networks such as 10.0.0.0/8"
+	const wantedNet = "networks such as 10.0.0.0/8, or unix"
 	if v, ok := o.get("trusted_proxies", "a list of "+wantedNet); ok {
 		vs, texts, ok := v.words(wantedNet, false)
 		f.trusted = !ok || len(vs) > 0
+		c.TrustUnix = !ok // what cannot be read is an error, and no reason for a warning
 		for i, s := range texts {
+			if s == trustsUnix {
+				c.TrustUnix = true
+				continue
+			}
 			p, ok := parseNetwork(s)
 			if !ok {
-				vs[i].errorf("%s is not a network; want one such as 10.0.0.0/8 or 2001:db8::/32", quote(s))
+				vs[i].errorf("%s is not a network; want one such as 10.0.0.0/8 or 2001:db8::/32, or unix for the peers of a unix socket", quote(s))
 				continue
 			}
 			if p.Bits() == 0 {

@@ -32,8 +32,8 @@ func routesSchema() schema {
 		"shutdown_timeout": spell(30*time.Second, "How long requests in flight may take after SIGTERM, 0s to 1d; it ends as soon as nothing is in flight."),
 		"drain_delay":      spell(0, "How long /readyz says 503 before the listeners close, 0s to 1d."),
 		"client_ip": fields(map[string]schema{
-			"trusted_proxies": listOf(anyOf(written("^[0-9A-Fa-f:.]+(/[0-9]{1,3})?$", "a network such as 10.0.0.0/8"))).or([]string{}).
-				says("Addresses and networks whose forwarding fields are believed. None: the peer is the client."),
+			"trusted_proxies": listOf(anyOf(schema{"const": trustsUnix}, written("^[0-9A-Fa-f:.]+(/[0-9]{1,3})?$", "a network such as 10.0.0.0/8"))).or([]string{}).
+				says("Addresses and networks whose forwarding fields are believed, and unix for the peers of a unix socket. None: the peer is the client."),
 			"header":         def("header").or("X-Forwarded-For").says("The field that carries the client's address: X-Forwarded-For, Forwarded, or one with a single address such as CF-Connecting-IP."),
 			"ipv6_prefix":    whole(1, 128).or(64).says("How many bits make one IPv6 client for limits, 1 to 128."),
 			"proxy_protocol": def("boolean").or(false).says("Whether the trusted proxies begin each connection with a header of the PROXY protocol, version 1 or 2. They have to, then; nobody else's is looked at."),

@@ -276,7 +276,7 @@ func verdictOf(v gateway.Verdict) Verdict {
 }
 
 func clientOf(cfg *config.Config, s *scope.Request, r *http.Request) Client {
-	c := Client{IP: s.ClientIP.String(), Bucket: s.IPBucket, Peer: s.Peer.String()}
+	c := Client{IP: scope.AddressName(s.ClientIP), Bucket: s.IPBucket, Peer: scope.AddressName(s.Peer)}
 	field := cfg.ClientIP.Header
 	sent := len(r.Header.Values(field)) > 0
 	switch {

@@ -21,7 +21,7 @@ type Request struct {
 	Peer        netip.Addr // who is on the wire; zero on a unix socket
 	PeerTrusted bool       // the peer is a trusted proxy: its forwarding fields count
 	ClientIP    netip.Addr // whose address it is, whole, as decided
-	IPBucket    string     // the client's address as limits count it: "203.0.113.7" or "2001:db8::/64"
+	IPBucket    string     // the client's address as limits count it: "203.0.113.7", "2001:db8::/64" or NoAddress
 	Forwarded   string     // the believed chain and the peer, the upstream's X-Forwarded-For
 
 	// Set by the route stage.

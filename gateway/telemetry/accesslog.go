@@ -100,11 +100,11 @@ func appendField(b []byte, key, value string) []byte {
 	return appendString(b, value)
 }
 
-// appendAddr appends an address as a string, "" if there is none. A zone is
+// appendAddr appends an address as a string, scope.NoAddress if there is none. A zone is
 // whatever a peer wrote after the percent sign, so it goes the long way.
 func appendAddr(b []byte, ip netip.Addr) []byte {
 	if !ip.IsValid() {
-		return append(b, '"', '"')
+		return append(b, `"`+scope.NoAddress+`"`...)
 	}
 	if ip.Zone() != "" {
 		return appendString(b, ip.String())

@@ -26,7 +26,7 @@ func writeWithSlog(h slog.Handler, r *http.Request, s *scope.Request, took time.
 	if route == "" {
 		route = Unmatched
 	}
-	ip := ""
+	ip := "unix"
 	if s.ClientIP.IsValid() {
 		ip = s.ClientIP.String()
 	}
