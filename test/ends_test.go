@@ -192,6 +192,10 @@ func TestTheTimeoutHoldsWhileABodyStandsStill(t *testing.T) {
 				if a.status != 504 || a.field("Content-Type") != "application/problem+json" || !strings.Contains(a.body, "body did not arrive") {
 					t.Errorf("%s: %d %s, want 504 for the client's sake", name, a.status, a.body)
 				}
+				line := g.requestLine(a.field("X-Request-Id"))
+				if line["denied_by"] != "client_body" || strings.Contains(str(line, "upstream_error"), "context canceled") {
+					t.Errorf("%s: logged as denied by %v: %v", name, line["denied_by"], line["upstream_error"])
+				}
 				freed(name)
 			}
 			c := g.dialHTTP2()

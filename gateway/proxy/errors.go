@@ -20,7 +20,7 @@ const (
 	ReasonTimeout     = "upstream_timeout"     // no connection or no head in time: 504
 	ReasonBroken      = "upstream_broken"      // reset, malformed, too large a head: 502
 	ReasonClientLeft  = "client_left"          // 499, nothing is to be written
-	ReasonClientBody  = "client_body"          // 400 or 408
+	ReasonClientBody  = "client_body"          // 400 or 408; 504 when a route's time is over
 	ReasonTooLarge    = "body_too_large"       // 413
 )
 
@@ -128,13 +128,13 @@ const streamMoment = 10 * time.Millisecond
 
 // slowClient is the answer when the route's time is over and the client has not sent
 // its body yet.
-func slowClient(err error) *httperr.Error {
+func slowClient(timeout time.Duration) *httperr.Error {
 	return &httperr.Error{
 		Status: http.StatusGatewayTimeout,
 		Detail: "The request body did not arrive within the time that this route has for a request.",
 		Close:  true,
-		Reason: ReasonTimeout,
-		Err:    &clientError{"read the request body", err},
+		Reason: ReasonClientBody,
+		Err:    &clientError{"read the request body", fmt.Errorf("it was not here when the route's timeout, %v, was over", timeout)},
 	}
 }
 

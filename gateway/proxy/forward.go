@@ -414,9 +414,10 @@ func (x *exchange) failure() *httperr.Error {
 	}
 	var e *httperr.Error
 	if !x.deadline.meet() {
-		late := fmt.Errorf("%w (the route's timeout, %v): %w", errLate, x.forward.Timeout, x.err)
-		if e = x.u.timeout(late); x.deadline.waits() {
-			e = slowClient(late)
+		if x.deadline.waits() {
+			e = slowClient(x.forward.Timeout)
+		} else {
+			e = x.u.timeout(fmt.Errorf("%w (the route's timeout, %v): %w", errLate, x.forward.Timeout, x.err))
 		}
 	} else {
 		e = x.u.explain(x.client, x.err, stalled, bodyErr)

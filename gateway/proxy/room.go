@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -26,6 +27,9 @@ const (
 	// trials is how many requests may pass at the same time while a circuit that was
 	// open is tried.
 	trials = 3
+	// trialBody is how long the client of a trial has for its body. Somebody else tries
+	// then: three that send nothing would keep a circuit from being closed again.
+	trialBody = time.Second
 	// periods is in how many parts the window moves on.
 	periods = 10
 )
@@ -48,6 +52,7 @@ type room struct {
 	places  *semaphore.Weighted // nil: as many as come
 	waiting *semaphore.Weighted // who may wait for one
 	circuit *gobreaker.TwoStepCircuitBreaker[struct{}]
+	trying  atomic.Bool // requests are let through to find out whether it may close
 	open    time.Duration
 	hooks   *Hooks
 	closed  atomic.Bool // nobody is interested any more
@@ -57,6 +62,44 @@ type room struct {
 type Place struct {
 	places *semaphore.Weighted
 	done   func(error)
+	trial  *trial // in the place of done, while the circuit is tried
+}
+
+// A trial is a request that finds out whether a circuit may close. It is safe for
+// concurrent use.
+type trial struct {
+	circuit *gobreaker.TwoStepCircuitBreaker[struct{}]
+
+	mu   sync.Mutex // protects the following fields
+	done func(error)
+	back bool // it was given back, and the request goes on
+}
+
+var errNoTrial = &clientError{"read the request body", errors.New("it took too long for a trial of the circuit")}
+
+// giveBack lets another request try. The request goes on; if there is room for it when
+// it is answered, the answer counts as one of a request that came just then: the API
+// may be one that takes nothing but slow uploads.
+func (t *trial) giveBack() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.done != nil {
+		t.done(errNoTrial)
+		t.done, t.back = nil, true
+	}
+}
+
+func (t *trial) tell(err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	done := t.done
+	if t.back && !errors.Is(err, ErrClient) {
+		done, _ = t.circuit.Allow() // nil: there is no room
+	}
+	t.done, t.back = nil, false
+	if done != nil {
+		done(err)
+	}
 }
 
 var errServerError = errors.New("the upstream answered with an error of its own")
@@ -85,6 +128,7 @@ func newRoom(o *Options) *room {
 // changed tells of a circuit that opens or closes. From open to being tried is
 // neither: it is not closed yet.
 func (r *room) changed(_ string, from, to gobreaker.State) {
+	r.trying.Store(to == gobreaker.StateHalfOpen)
 	if from != gobreaker.StateClosed && to != gobreaker.StateClosed || r.hooks.Circuit == nil || r.closed.Load() {
 		return
 	}
@@ -106,7 +150,11 @@ func (u *Upstream) Enter(ctx context.Context) (Place, *httperr.Error) {
 		if err != nil {
 			return p, r.full("circuit_open", fmt.Sprintf("The upstream %q fails, and is left alone for a moment. Wait before the next request.", r.name), r.open)
 		}
-		p.done = done
+		if r.trying.Load() {
+			p.trial = &trial{circuit: r.circuit, done: done}
+		} else {
+			p.done = done
+		}
 	}
 	if r.places == nil {
 		return p, nil
@@ -151,10 +199,35 @@ func (p *Place) Leave() {
 
 // tell says, once, whether the upstream did what it was asked.
 func (p *Place) tell(err error) {
-	if p != nil && p.done != nil {
+	if p == nil {
+		return
+	}
+	if p.trial != nil {
+		p.trial.tell(err)
+		p.trial = nil
+	}
+	if p.done != nil {
 		p.done(err)
 		p.done = nil
 	}
+}
+
+// onTrial gives a trial back unless its client's body is here in time.
+func (p *Place) onTrial(b *upload) {
+	if p == nil || p.trial == nil {
+		return
+	}
+	t := p.trial
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.trial = time.AfterFunc(trialBody, func() {
+		b.mu.Lock()
+		ended := b.ended
+		b.mu.Unlock()
+		if !ended {
+			t.giveBack()
+		}
+	})
 }
 
 // outcome is what a status says to the circuit.

@@ -153,6 +153,70 @@ func TestAnUpstreamThatFailsIsLeftAlone(t *testing.T) {
 	})
 }
 
+// Clients that send their bodies slowly do not keep a circuit from being closed again:
+// others try in their place. What becomes of their requests is heard all the same.
+func TestASlowBodyGivesItsTrialBack(t *testing.T) {
+	const open = 2 * time.Second
+	for name, decide := range map[string]func(t *testing.T, u *Upstream, slow []*Place) (closed bool){
+		"others close it": func(t *testing.T, u *Upstream, slow []*Place) bool {
+			for range trials {
+				p, b := enter(t, u), &upload{ended: true}
+				p.onTrial(b)
+				time.Sleep(2 * trialBody) // whoever has sent its body is waited for
+				p.tell(nil)
+				b.leave()
+			}
+			return true
+		},
+		"another opens it": func(t *testing.T, u *Upstream, slow []*Place) bool {
+			enter(t, u).tell(errServerError)
+			return false
+		},
+		"a slow one opens it in the end": func(t *testing.T, u *Upstream, slow []*Place) bool {
+			slow[0].tell(errServerError)
+			return false
+		},
+		"where all are slow they close it": func(t *testing.T, u *Upstream, slow []*Place) bool {
+			for _, p := range slow {
+				p.tell(nil)
+			}
+			return true
+		},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			u := roomy(t, Options{Circuit: &Circuit{Errors: 0.5, Window: 10 * time.Second, Open: open}})
+			for range minRequests {
+				enter(t, u).tell(errServerError)
+			}
+			time.Sleep(open + time.Millisecond)
+			var slow []*Place
+			for range trials {
+				p, b := enter(t, u), &upload{}
+				p.onTrial(b)
+				slow = append(slow, p)
+			}
+			time.Sleep(trialBody - time.Millisecond)
+			wantNoRoom(t, u, "circuit_open", open)
+			time.Sleep(2 * time.Millisecond)
+			closed := decide(t, u, slow)
+			for _, p := range slow {
+				p.Leave() // a client that leaves says nothing, and its trial is another's
+			}
+			if !closed {
+				wantNoRoom(t, u, "circuit_open", open)
+				return
+			}
+			for range 2 * trials {
+				if p, refused := u.Enter(t.Context()); refused != nil {
+					t.Errorf("%s: it is not closed", name)
+				} else {
+					defer p.Leave()
+				}
+			}
+		})
+	}
+}
+
 // A panic on the way or a client that leaves holds no place, and the circuit is told
 // of answers, not of ends: a stream of hours says at its beginning that all is well.
 func TestAnAnswerIsToldToTheCircuitWhenItBegins(t *testing.T) {

@@ -40,6 +40,7 @@ type upload struct {
 
 	mu       sync.Mutex // protects following fields
 	timer    *time.Timer
+	trial    *time.Timer // nil unless the request tries whether the circuit may close
 	answered bool
 	stalled  bool
 	begun    bool   // something was read, or tried to be
@@ -304,6 +305,9 @@ func (b *upload) leave() {
 	defer b.mu.Unlock()
 	b.settleLocked() // if it is to blame, failure has said so
 	b.over = true
+	if b.trial != nil {
+		b.trial.Stop()
+	}
 }
 
 // attachUpload gives the outgoing request a body that can be watched, and a
@@ -319,5 +323,6 @@ func (x *exchange) attachUpload(r *http.Request) *http.Request {
 	if x.upload.keep {
 		r.GetBody = x.upload.again
 	}
+	x.forward.Place.onTrial(x.upload)
 	return r
 }
