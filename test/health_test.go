@@ -64,7 +64,7 @@ func TestTargetsTurnSickAndWell(t *testing.T) {
 	a, aHost, aStatus := healthSwitch(t)
 	b, bHost, bStatus := healthSwitch(t)
 	s := upstreamSite(t, `targets: ["`+a.URL+`/base", "`+b.URL+`/base"], balance: round_robin, slow_start: 100ms,
-    health: {path: /healthz, interval: 100ms, timeout: 100ms, healthy: 1, unhealthy: 2}`)
+    health: {path: /healthz, interval: 500ms, timeout: 500ms, healthy: 1, unhealthy: 2}`)
 	g := s.start()
 	up := func(host string) float64 { return g.value(`gateway_upstream_up{target="` + host + `",upstream="api"}`) }
 	ready := func() string { return send(t, "GET", g.admin+"/readyz", nil).body }
@@ -122,7 +122,7 @@ func TestATargetThatAReloadAddsBeginsSlowly(t *testing.T) {
 	a, aHost, _ := healthSwitch(t)
 	b, bHost, bStatus := healthSwitch(t)
 	c, cHost, _ := healthSwitch(t)
-	const check = `, health: {path: /base/healthz, interval: 100ms, unhealthy: 1, healthy: 1}`
+	const check = `, health: {path: /base/healthz, interval: 1s, unhealthy: 3, healthy: 1}`
 	bStatus.Store(500)
 	s := upstreamSite(t, `targets: ["`+a.URL+`", "`+b.URL+`"], balance: round_robin, slow_start: 1h`+check)
 	g := s.start()
