@@ -69,11 +69,11 @@ run: build
 	@exec bin/demo
 
 # The random histories of the limit stores are long and single-threaded, so the
-# race detector sees a fifth of them, and the full length runs without it, with
+# race detector sees a tenth of them, and the full length runs without it, with
 # the proof that it finds faults. Most system tests wait for time to pass, so
 # more of them run at once than there are processors.
 test: needs vet staticcheck
-	LIMITTEST_STEPS=2000 go test -race -parallel 4 -skip 'FindsFaults|TestSuite' ./...
+	LIMITTEST_STEPS=1000 go test -race -parallel 4 -skip 'FindsFaults|TestSuite' ./...
 	go test -run 'FindsFaults|TestSuite|TestCore|TestStore|Reference' ./gateway/ratelimit/...
 
 # HOTKEY_GATEWAYS=5 make hotkey takes five.
