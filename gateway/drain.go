@@ -42,6 +42,11 @@ func (g *Gateway) drain(ctx context.Context, public []*front, cut context.Cancel
 	defer cancelAnswers()
 	g.flightsEnd(answered)
 	for _, d := range public {
+		ending.Go(func() { _ = d.server.Shutdown(answered) }) // what was answered is sent
+	}
+	ending.Wait()
+	g.closed.Store(true)
+	for _, d := range public {
 		_ = d.server.Close()
 	}
 	// Cut requests still leave their line in the log.

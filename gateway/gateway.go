@@ -84,6 +84,7 @@ type Gateway struct {
 	adminLoopback bool // of the address it is bound to, whatever a reload says
 
 	draining atomic.Bool
+	closed   atomic.Bool   // all connections of clients are
 	flights  atomic.Int64  // requests in flight, WebSockets too, which servers do not know
 	leaving  chan struct{} // closed when the listeners close
 	leaveBy  time.Time     // when what is in flight is cut; read after leaving is closed

@@ -53,7 +53,8 @@ func (s *snapshot) serve(w http.ResponseWriter, r *http.Request) {
 		s.end(x, r, recover())
 		// A stream of which nobody knows how much is to come may be a call that its other
 		// side has ended: its trailers must not wait.
-		if x.response.own || r.ContentLength > 0 {
+		// Nor is there time when the gateway is being stopped.
+		if (x.response.own || r.ContentLength > 0) && !wasCut(r) {
 			x.response.body.Linger()
 		}
 	}()

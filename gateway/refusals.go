@@ -22,6 +22,10 @@ func (s *snapshot) answer(x *exchange, r *http.Request, e *httperr.Error) {
 	}
 	if e.Status == httperr.StatusClientClosedRequest && wasCut(r) {
 		e = cutShort()
+		if s.gw.closed.Load() {
+			x.Status, x.DeniedBy = e.Status, e.Reason // its connection has gone: end breaks it off
+			return
+		}
 	}
 	if x.DeniedBy == "" {
 		x.DeniedBy = e.Reason

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"golang.org/x/net/http2"
 )
 
 // A keptConnection is one connection that a client goes on using.
@@ -98,6 +100,72 @@ func TestACutRequestHasItsLine(t *testing.T) {
 	}
 	if a := <-told; a.status != 503 || !strings.Contains(a.body, "may have been carried out") {
 		t.Errorf("the client was told %d %s", a.status, a.body)
+	}
+}
+
+// Nor does it matter to the answer that the client's body stands still. The log says
+// what was sent.
+func TestAnUploadThatStandsStillIsToldOfTheEnd(t *testing.T) {
+	t.Parallel()
+	arrived := make(chan struct{}, 4)
+	u := newUpstream(t, func(_ http.ResponseWriter, r *http.Request) {
+		arrived <- struct{}{}
+		_, _ = io.Copy(io.Discard, r.Body)
+	})
+	s := proxySite(t, u.URL)
+	s.write("routes.yaml", proxyRoutes(u.URL, `http: "127.0.0.1:0"`, "")+"shutdown_timeout: 200ms\n")
+	g := s.start()
+	h1, h2 := g.dial(), g.dialHTTP2()
+	h1.say("POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 99\r\n\r\nabc")
+	for stream, fields := range map[uint32][]string{1: nil, 3: {"content-length", "99"}} {
+		h2.request(stream, false, fields...)
+		if err := h2.WriteData(stream, false, []byte("abc")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 3 {
+		<-arrived
+	}
+	g.signal(syscall.SIGTERM)
+	told := map[string]int{}
+	a := h1.hearAll("POST")
+	if a.status != 503 || !strings.Contains(a.body, "may have been carried out") {
+		t.Errorf("over HTTP/1.1 the client was told %d %s", a.status, a.body)
+	}
+	told[a.field("X-Request-Id")] = len(a.body)
+	// Both streams end, and neither by a reset.
+	for ended, id := 0, map[uint32]string{}; ended < 2; {
+		frame, err := h2.ReadFrame()
+		if err != nil {
+			t.Fatalf("the connection of HTTP/2 ends before its streams: %v", err)
+		}
+		switch frame := frame.(type) {
+		case *http2.MetaHeadersFrame:
+			if frame.PseudoValue("status") != "503" {
+				t.Errorf("over HTTP/2 the client was told %v", frame.Fields)
+			}
+			for _, field := range frame.RegularFields() {
+				if field.Name == "x-request-id" {
+					id[frame.StreamID] = field.Value
+				}
+			}
+		case *http2.DataFrame:
+			told[id[frame.StreamID]] += len(frame.Data())
+			if frame.StreamEnded() {
+				ended++
+			}
+		}
+	}
+	if code := g.wait(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	for _, line := range g.all("request") {
+		if line["status"] != 503.0 || line["denied_by"] != "shutting_down" || line["bytes"] != float64(told[str(line, "request_id")]) {
+			t.Errorf("logged %v, and told %v", line, told)
+		}
+	}
+	if len(told) != 3 {
+		t.Errorf("%d were told, want 3", len(told))
 	}
 }
 

@@ -40,6 +40,7 @@ type upload struct {
 
 	mu       sync.Mutex // protects following fields
 	timer    *time.Timer
+	stopped  func() bool // nobody is to be told any more that the gateway gave the request up
 	trial    *time.Timer // nil unless the request tries whether the circuit may close
 	answered bool
 	stalled  bool
@@ -198,6 +199,14 @@ func (b *upload) abandon() (waited bool) {
 	return b.reading
 }
 
+// givenUp is called when the client's context has ended. If it was not the client, it is
+// waiting for an answer, and that must not wait for its body.
+func (b *upload) givenUp() {
+	if context.Cause(b.client.Context()) != context.Canceled { //nolint:errorlint // as net/http ends it
+		b.abandon()
+	}
+}
+
 // finish waits for the end of a read under way, of a client that has left or whose body
 // went wrong: only then is it known which.
 func (b *upload) finish() {
@@ -305,6 +314,9 @@ func (b *upload) leave() {
 	defer b.mu.Unlock()
 	b.settleLocked() // if it is to blame, failure has said so
 	b.over = true
+	if b.stopped != nil {
+		b.stopped()
+	}
 	if b.trial != nil {
 		b.trial.Stop()
 	}
@@ -323,6 +335,7 @@ func (x *exchange) attachUpload(r *http.Request) *http.Request {
 	if x.upload.keep {
 		r.GetBody = x.upload.again
 	}
+	x.upload.stopped = context.AfterFunc(x.client.Context(), x.upload.givenUp)
 	x.forward.Place.onTrial(x.upload)
 	return r
 }
