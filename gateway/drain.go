@@ -12,8 +12,8 @@ import (
 
 // drain ends the public listeners in good order, in three steps: the instance
 // reports itself not ready and asks clients to go elsewhere, for drain_delay;
-// then the listeners close and what is in flight has shutdown_timeout, which
-// ends as soon as nothing is left; what that does not suffice for is cut.
+// then the listeners close, WebSockets are told to go elsewhere, and what is in
+// flight has shutdown_timeout, which ends as soon as nothing is left; what that does not suffice for is cut.
 func (g *Gateway) drain(ctx context.Context, public []*front, cut context.CancelCauseFunc) {
 	cfg := g.current.Load().cfg
 	g.draining.Store(true)
@@ -24,8 +24,8 @@ func (g *Gateway) drain(ctx context.Context, public []*front, cut context.Cancel
 	inTime, cancel := context.WithTimeout(ctx, cfg.ShutdownTimeout)
 	defer cancel()
 	g.leaveBy = time.Now().Add(cfg.ShutdownTimeout)
+	g.leave()
 	hearOut(public, min(hearing, cfg.ShutdownTimeout))
-	close(g.leaving)
 	var ending sync.WaitGroup
 	for _, d := range public {
 		ending.Go(func() { _ = d.server.Shutdown(inTime) }) // what it leaves behind is counted below

@@ -21,6 +21,7 @@
 package gateway
 
 import (
+	"context"
 	crand "crypto/rand"
 	"encoding/binary"
 	"encoding/hex"
@@ -84,10 +85,11 @@ type Gateway struct {
 	adminLoopback bool // of the address it is bound to, whatever a reload says
 
 	draining atomic.Bool
-	closed   atomic.Bool   // all connections of clients are
-	flights  atomic.Int64  // requests in flight, WebSockets too, which servers do not know
-	leaving  chan struct{} // closed when the listeners close
-	leaveBy  time.Time     // when what is in flight is cut; read after leaving is closed
+	closed   atomic.Bool     // all connections of clients are
+	flights  atomic.Int64    // requests in flight, WebSockets too, which servers do not know
+	leaving  context.Context // ends when the listeners close
+	leave    context.CancelFunc
+	leaveBy  time.Time     // when what is in flight is cut; read after leaving has ended
 	stopped  chan struct{} // closed when nothing is in flight any more
 	started  time.Time
 	instance string // the name of this process among those that share a store
@@ -123,7 +125,8 @@ func New(o Options) (*Gateway, error) {
 	if err := report.Err(); err != nil {
 		return nil, err
 	}
-	g := &Gateway{options: o, started: time.Now(), leaving: make(chan struct{}), stopped: make(chan struct{}), upstreams: map[string]*pooled{}}
+	g := &Gateway{options: o, started: time.Now(), stopped: make(chan struct{}), upstreams: map[string]*pooled{}}
+	g.leaving, g.leave = context.WithCancel(context.Background())
 	g.instance = crand.Text()
 	g.boardWarning = rate.Sometimes{First: 1, Interval: time.Hour}
 	g.untrusted = rate.Sometimes{First: 1, Interval: time.Hour}

@@ -87,7 +87,7 @@ func (s *snapshot) walk(x *exchange, r *http.Request) *httperr.Error {
 	}
 	// 502, 504
 	how := x.route.forward
-	how.To, how.Place, how.WebSocket.Until = x.to, &x.place, x.Expires
+	how.To, how.Place, how.Leaving, how.WebSocket.Until = x.to, &x.place, s.gw.leaving, x.Expires
 	if by := x.route.hashBy; by != nil {
 		how.Key = part(*by, r, &x.Request).Value
 	}
@@ -407,7 +407,7 @@ func (s *snapshot) waitTurn(x *exchange, r *http.Request) *httperr.Error {
 	due := time.Now().Add(delay)
 	turn := time.NewTimer(delay)
 	defer turn.Stop()
-	leaving := s.gw.leaving
+	leaving := s.gw.leaving.Done()
 	for {
 		select {
 		case <-turn.C:

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"bouncer/gateway/httperr"
+	"bouncer/gateway/proxy"
 	"bouncer/gateway/ratelimit"
 )
 
@@ -132,7 +133,7 @@ func cutShort() *httperr.Error {
 }
 
 // shutdown is the reason of what ends because the gateway does.
-const shutdown = "shutting_down"
+const shutdown = proxy.ReasonShutdown
 
 // wasCut reports whether a request ended because the gateway does, and not its client.
 func wasCut(r *http.Request) bool { return context.Cause(r.Context()) == errCut } //nolint:errorlint // as it was given

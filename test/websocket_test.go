@@ -312,7 +312,7 @@ func TestSIGTERMTellsWebSockets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.write("routes.yaml", "shutdown_timeout: 100ms\n"+string(text))
+	s.write("routes.yaml", "shutdown_timeout: 1h\n"+string(text))
 	g := s.start()
 	c := g.openSocket()
 	if err := echoes(t, c); err != nil {
@@ -324,5 +324,11 @@ func TestSIGTERMTellsWebSockets(t *testing.T) {
 	}
 	if code := g.wait(); code != 0 {
 		t.Errorf("exit code %d", code)
+	}
+	if line := g.logged("request"); line == nil || line["denied_by"] != "shutting_down" {
+		t.Errorf("the line of the WebSocket: %v", line)
+	}
+	if n := len(g.all("requests are still in flight after shutdown_timeout and are cut")); n > 0 {
+		t.Error("the log says that requests were cut")
 	}
 }

@@ -24,6 +24,10 @@ const (
 	ReasonTooLarge    = "body_too_large"       // 413
 )
 
+// ReasonShutdown is what Forward puts into scope.Request.DeniedBy for a WebSocket that
+// ended because the gateway does.
+const ReasonShutdown = "shutting_down"
+
 // errStalled is the cause when an upstream took no more of the request.
 var errStalled = errors.New("the upstream stopped taking in the request")
 

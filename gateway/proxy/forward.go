@@ -41,6 +41,9 @@ type Forward struct {
 	// WebSocket bounds what becomes of the request if it is a handshake. Timeout does
 	// not: it is over when the answer has begun.
 	WebSocket WebSocket
+	// Leaving ends when the gateway begins to stop: a WebSocket is told to go elsewhere
+	// then, and the rest has more time, until the request's own context ends. nil: never.
+	Leaving context.Context
 	// Key is what Hash goes by: requests with the same one go to the same target.
 	Key string
 	// NoWebSocket says that no target can be asked for one: a handshake is refused
@@ -65,7 +68,8 @@ var noLog = log.New(io.Discard, "", 0)
 //
 // It fills in s.Target, s.UpstreamStatus, s.UpstreamDuration and s.UpstreamErr,
 // also when it panics, and sends on what s says of the client: ID, Forwarded,
-// ClientIP, User, Tenant, Plan, KeyID.
+// ClientIP, User, Tenant, Plan, KeyID. For a WebSocket that the gateway's own end
+// ended it sets s.DeniedBy to ReasonShutdown.
 //
 // w may be wrapped: flushing, hijacking and full duplex are reached through
 // Unwrap, as http.ResponseController does. The header fields that w holds
@@ -219,6 +223,9 @@ func (x *exchange) end() {
 	default:
 		x.leave(x.scope.UpstreamStatus, x.scope.UpstreamErr)
 	}
+	if x.tunnel != nil && x.tunnel.why.Load() == endShutdown {
+		x.scope.DeniedBy = ReasonShutdown
+	}
 	if x.upload != nil {
 		x.upload.leave()
 	}
@@ -364,6 +371,7 @@ func (x *exchange) arrived(res *http.Response) error {
 		}
 		x.switched = res.Header
 		x.tunnel = newTunnel(x.client.Context(), upstream, x.forward.WebSocket, x.socketEnded())
+		x.tunnel.leaving = x.forward.Leaving
 		res.Body = upstreamSide{x.tunnel}
 		return nil
 	}

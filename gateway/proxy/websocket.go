@@ -57,6 +57,7 @@ type tunnel struct {
 	client     net.Conn // nil until it was taken over from net/http
 	toUpstream way
 	toClient   way
+	leaving    context.Context // ends when the gateway begins to stop; nil: never
 
 	bounds WebSocket
 	began  time.Time
@@ -64,7 +65,8 @@ type tunnel struct {
 	timer  *time.Timer  // nil without bounds
 	told   func(why string)
 
-	passing atomic.Bool // the handshake is answered, and bytes go to and fro
+	unleave atomic.Pointer[func() bool] // nobody is to be told of leaving any more
+	passing atomic.Bool                 // the handshake is answered, and bytes go to and fro
 	why     atomic.Pointer[ending]
 	cut     func() // closes both, once
 }
@@ -92,6 +94,9 @@ func newTunnel(ctx context.Context, upstream io.ReadWriteCloser, bounds WebSocke
 		t.why.CompareAndSwap(nil, endOver)
 		if t.timer != nil {
 			t.timer.Stop()
+		}
+		if stop := t.unleave.Load(); stop != nil {
+			(*stop)()
 		}
 	})
 	return t
@@ -250,7 +255,14 @@ const idleCopy = 2 << 10
 
 // carry copies what comes from one side to the other.
 func (w *way) carry(from io.Reader) (total int64, err error) {
-	w.t.passing.Store(true)
+	if !w.t.passing.Swap(true) && w.t.leaving != nil {
+		// One that was opened while the gateway stops has its handshake answered first.
+		stop := context.AfterFunc(w.t.leaving, func() { w.t.end(endShutdown) })
+		w.t.unleave.Store(&stop)
+		if w.t.why.Load() != nil {
+			stop() // it came to its end just now
+		}
+	}
 	small := make([]byte, idleCopy)
 	b := small
 	defer func() {

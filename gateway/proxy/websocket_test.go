@@ -105,7 +105,9 @@ type rig struct {
 	carried          chan struct{}
 }
 
-func newRig(bounds WebSocket) *rig {
+func newRig(bounds WebSocket) *rig { return newRigUntil(context.Background(), bounds) }
+
+func newRigUntil(leaving context.Context, bounds WebSocket) *rig {
 	r := &rig{carried: make(chan struct{})}
 	client, in := net.Pipe()
 	upstream, out := net.Pipe()
@@ -117,6 +119,7 @@ func newRig(bounds WebSocket) *rig {
 		defer r.mu.Unlock()
 		r.told = append(r.told, why)
 	})
+	t.leaving = leaving
 	user, backend := t.open(in), upstreamSide{t}
 	errs := make(chan error, 2)
 	half := func(to io.Writer, from io.Reader) {
@@ -309,6 +312,33 @@ func TestASideThatStandsStillIsCut(t *testing.T) {
 			t.Errorf("it took %v", took)
 		}
 	})
+}
+
+// When a gateway begins to stop its WebSockets end, and those that are opened then as
+// soon as their handshakes are answered.
+func TestALeavingGatewayEndsWebSockets(t *testing.T) {
+	for _, opened := range []string{"before", "meanwhile"} {
+		synctest.Test(t, func(t *testing.T) {
+			leaving, leave := context.WithCancel(t.Context())
+			defer leave()
+			if opened == "meanwhile" {
+				leave()
+			}
+			r := newRigUntil(leaving, WebSocket{})
+			client, upstream := hear(r.client), hear(r.upstream)
+			synctest.Wait()
+			leave()
+			for _, got := range []uint16{second(readClose(t, <-client, false)), second(readClose(t, <-upstream, true))} {
+				if got != 1001 {
+					t.Errorf("opened %s, told %d", opened, got)
+				}
+			}
+			r.end()
+			if len(r.told) != 1 || r.told[0] != "shutdown" {
+				t.Errorf("opened %s: told %q", opened, r.told)
+			}
+		})
+	}
 }
 
 // A gateway that stops says so; one side's own end is told to the other by nobody
