@@ -185,9 +185,9 @@ func (g *Gateway) targetChanged(upstream, target string, up bool, err error) {
 	case up:
 		g.log.Warn("the target that was left out is well again; it gets its share by and by", "upstream", upstream, "target", target)
 	case errors.Is(err, proxy.ErrUnhealthy):
-		g.log.Error("a target fails its health checks; it is left out while another target is well", "upstream", upstream, "target", target, "error", err)
+		g.log.Error("a target fails its health checks; while another target is well it gets no requests", "upstream", upstream, "target", target, "error", err)
 	default:
-		g.log.Error("a target cannot be connected to; it is left out, and tried now and then", "upstream", upstream, "target", target, "error", err)
+		g.log.Error("a target cannot be connected to; while another target can, it is only tried now and then", "upstream", upstream, "target", target, "error", err)
 	}
 }
 

@@ -160,7 +160,7 @@ func TestAServerThatIsGoneIsLeftOut(t *testing.T) {
 	if n := attempts(); n < 3 || n > 3+time.Since(began).Seconds() || up() != 0 {
 		t.Errorf("%v attempts to connect, up is %v", n, up())
 	}
-	line := g.logged("a target cannot be connected to; it is left out, and tried now and then")
+	line := g.logged("a target cannot be connected to; while another target can, it is only tried now and then")
 	if line["upstream"] != "api" || line["target"] != address || line["error"] == nil {
 		t.Errorf("logged %v", line)
 	}

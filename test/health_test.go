@@ -55,7 +55,7 @@ func (g *gateway) steadily() (stop func() (all, failed int)) {
 	}
 }
 
-const sick = "a target fails its health checks; it is left out while another target is well"
+const sick = "a target fails its health checks; while another target is well it gets no requests"
 
 // A target that fails its checks gets no requests, and gets them again when it passes
 // them: under steady requests no one fails for it. If all fail, all are used.

@@ -1,14 +1,18 @@
 package proxy
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -31,7 +35,8 @@ const checkBody = 4 << 10
 // a GET with the target's Host, its path in front of Path, and User-Agent gateway-health.
 // The next begins Interval after the one before, a tenth more or less, and never while
 // that is under way. The first is made at once and decides by itself; until then a target
-// counts as it did before, and a new one as well.
+// counts as it did before, and a new one as well. One whose name could not be looked up is
+// no verdict, and counts as if it had not been made.
 //
 // One that fails its checks gets no requests while another target may have them; those
 // that it has go on. If none may, all targets get them.
@@ -49,6 +54,11 @@ type Health struct {
 
 // ErrUnhealthy marks in Hooks.Target what a health check found.
 var ErrUnhealthy = errors.New("the health check failed")
+
+// errNoAddress marks a check that reached nobody, since the target's name could not be
+// looked up. It says nothing about the target: were it a verdict, a name server that is
+// away would make all targets sick that have a name.
+var errNoAddress = errors.New("its name could not be looked up")
 
 // filled returns h with its defaults. An error says what is wrong.
 func (h Health) filled() (*Health, error) {
@@ -78,12 +88,42 @@ type checker struct {
 	transport *http.Transport
 	request   *http.Request
 	timeout   time.Duration
+	http1     atomic.Bool // the last answer over h2c was one of HTTP/1
+}
+
+// A listened is a connection to a target of h2c whose first words are listened to: what
+// net/http says of an answer in HTTP/1 depends on what it was doing.
+type listened struct {
+	net.Conn
+	heard bool
+	http1 *atomic.Bool
+}
+
+// Read implements net.Conn.
+func (l *listened) Read(p []byte) (int, error) {
+	n, err := l.Conn.Read(p)
+	if !l.heard && n > 0 {
+		l.heard = true
+		l.http1.Store(bytes.HasPrefix(p[:n], []byte("HTTP/1")))
+	}
+	return n, err
 }
 
 func (t *target) newChecker(o *Options) *checker {
 	d := t.dialer
 	d.watch = nil // it is told of the whole check
-	c := &checker{transport: t.newTransport(o, &d), timeout: o.Health.Timeout}
+	c := &checker{timeout: o.Health.Timeout}
+	if t.onlyHTTP2 {
+		connect := d.connect
+		d.connect = func(ctx context.Context, network, address string) (net.Conn, error) {
+			conn, err := connect(ctx, network, address)
+			if err != nil {
+				return nil, err
+			}
+			return &listened{Conn: conn, http1: &c.http1}, nil
+		}
+	}
+	c.transport = t.newTransport(o, &d)
 	// Over a fresh connection, so that a check says that those who come can connect,
 	// and goes where the name points today.
 	c.transport.DisableKeepAlives = true
@@ -98,16 +138,33 @@ func (t *target) newChecker(o *Options) *checker {
 	return c
 }
 
-// check returns why the target is not well, in words that begin with what was asked.
+// check returns why the target is not well, in words that begin with what was asked. It is
+// errNoAddress, too, if nobody could be asked.
 func (c *checker) check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
+	c.http1.Store(false)
 	asked := "GET " + c.request.URL.RequestURI()
-	res, err := c.transport.RoundTrip(c.request.WithContext(ctx))
+	// A name server that is silent costs the whole time, and then the error says no more
+	// than that it is over. So it is noted which step we were at.
+	var lookingUp atomic.Bool
+	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		DNSStart: func(httptrace.DNSStartInfo) { lookingUp.Store(true) },
+		DNSDone:  func(d httptrace.DNSDoneInfo) { lookingUp.Store(d.Err != nil) },
+	})
+	res, err := c.transport.RoundTrip(c.request.WithContext(traced))
+	_, noName := errors.AsType[*net.DNSError](err)
 	switch {
-	case err != nil && ctx.Err() == context.DeadlineExceeded:
-		return fmt.Errorf("%w: %s got no answer within %v: %w", ErrUnhealthy, asked, c.timeout, err)
-	case err != nil:
+	case err == nil:
+	case noName || lookingUp.Load():
+		return fmt.Errorf("%w: %s: %w: %w", ErrUnhealthy, asked, errNoAddress, err)
+	case ctx.Err() == context.DeadlineExceeded:
+		return fmt.Errorf("%w: %s got no answer within %v", ErrUnhealthy, asked, c.timeout)
+	case c.http1.Load():
+		return fmt.Errorf("%w: %s: it answers in HTTP/1 where h2c:// wants HTTP/2; want http:// in place of h2c://", ErrUnhealthy, asked)
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return fmt.Errorf("%w: %s: it closed the connection without an answer", ErrUnhealthy, asked)
+	default:
 		return fmt.Errorf("%w: %s: %w", ErrUnhealthy, asked, err)
 	}
 	defer res.Body.Close() //nolint:errcheck // the connection ends with it
@@ -132,7 +189,9 @@ func (u *Upstream) watchOver(ctx context.Context, t *target) {
 		if ctx.Err() != nil {
 			return
 		}
-		u.ward.checkEnded(t, err)
+		if !errors.Is(err, errNoAddress) {
+			u.ward.checkEnded(t, err)
+		}
 		wait(ctx, jittered(u.ward.health.Interval)-time.Since(began))
 		if ctx.Err() != nil {
 			return

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httptrace"
 	"net/url"
 	"path/filepath"
 	"runtime"
@@ -300,6 +302,102 @@ func TestFewKeysMoveFromASickTarget(t *testing.T) {
 			t.Error("not all keys are where they were")
 		}
 	})
+}
+
+// A name server that does not know, or does not answer, says nothing about a target. Its
+// first verdict is still to come then, and those in a row go on.
+func TestALookUpThatFailsIsNoVerdict(t *testing.T) {
+	for name, fail := range map[string]func(context.Context) error{
+		"not found": func(context.Context) error { return &net.DNSError{Err: "no such host", Name: "b", IsNotFound: true} },
+		"silent": func(ctx context.Context) error {
+			httptrace.ContextClientTrace(ctx).DNSStart(httptrace.DNSStartInfo{Host: "b"})
+			<-ctx.Done()
+			return ctx.Err()
+		},
+		"its own error": func(ctx context.Context) error {
+			tr := httptrace.ContextClientTrace(ctx)
+			tr.DNSStart(httptrace.DNSStartInfo{Host: "b"})
+			tr.DNSDone(httptrace.DNSDoneInfo{Err: errRefused})
+			return errRefused
+		},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			n := newPiped(t)
+			n.patient("a")
+			b := n.patient("b")
+			var away atomic.Bool
+			var asked, told atomic.Int32
+			away.Store(true)
+			u := n.upstream(Options{Health: &every2s, dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+				if away.Load() && address == "b:80" {
+					asked.Add(1)
+					return nil, fail(ctx)
+				}
+				return n.dial(ctx, network, address)
+			}, Hooks: Hooks{Target: func(string, string, bool, error) { told.Add(1) }}}, "http://a", "http://b")
+			u.Start()
+			pass(time.Minute)
+			if asked.Load() < 20 || told.Load() != 0 || len(u.LeftOut()) != 0 {
+				t.Fatalf("%s: %d checks without a name, and left out %+v", name, asked.Load(), u.LeftOut())
+			}
+			if err := u.Check(t.Context(), 1); !errors.Is(err, ErrUnhealthy) || !strings.Contains(err.Error(), "its name could not be looked up") {
+				t.Errorf("%s: one check says %v", name, err)
+			}
+			// The first that reaches it decides by itself.
+			b.status.Store(503)
+			away.Store(false)
+			pass(2 * every2s.Interval)
+			if len(u.LeftOut()) != 1 {
+				t.Errorf("%s: sick, and not left out", name)
+			}
+			away.Store(true)
+			b.status.Store(200)
+			pass(time.Minute)
+			if len(u.LeftOut()) != 1 {
+				t.Errorf("%s: well by look-ups that fail", name)
+			}
+			u.Close()
+			pass(time.Minute) // net/http lets a connection under way come to its own end
+		})
+	}
+}
+
+// What a check says when the answer is none is for people.
+func TestChecksSayWhatIsWrongInWords(t *testing.T) {
+	for _, test := range []struct {
+		scheme string
+		serve  func(net.Conn)
+		want   string
+	}{
+		{"http", func(c net.Conn) { _, _ = c.Read(make([]byte, 1<<10)) }, "GET /healthz: it closed the connection without an answer"},
+		{"http", func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }, "GET /healthz got no answer within 200ms"},
+		{"h2c", func(c net.Conn) {
+			go func() { _, _ = io.WriteString(c, "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n") }()
+			_, _ = io.Copy(io.Discard, c)
+		}, "GET /healthz: it answers in HTTP/1 where h2c:// wants HTTP/2; want http:// in place of h2c://"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			u, err := New(Options{
+				Name: "weather", Targets: []Target{{URL: &url.URL{Scheme: test.scheme, Host: "a:80"}}},
+				Health: &Health{Path: "/healthz", Timeout: 200 * time.Millisecond},
+				dial: func(context.Context, string, string) (net.Conn, error) {
+					ours, theirs := net.Pipe()
+					go func() {
+						test.serve(theirs)
+						_ = theirs.Close()
+					}()
+					return ours, nil
+				},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer u.Close()
+			if err := u.Check(t.Context(), 0); err == nil || err.Error() != ErrUnhealthy.Error()+": "+test.want {
+				t.Errorf("%v, want %s", err, test.want)
+			}
+		})
+	}
 }
 
 // A check goes the way of requests: by the target's scheme, with its TLS, its Host and its

@@ -134,7 +134,10 @@ func (s *pipedServer) Addr() net.Addr { return new(net.UnixAddr) }
 // upstream returns one on this network, with targets of the given URLs.
 func (n *piped) upstream(o Options, targets ...string) *Upstream {
 	n.t.Helper()
-	o.Name, o.dial = "weather", n.dial
+	o.Name = "weather"
+	if o.dial == nil {
+		o.dial = n.dial
+	}
 	if o.resolve == nil {
 		o.resolve = func(context.Context, string) ([]string, error) { return []string{"10.0.0.1"}, nil }
 	}
