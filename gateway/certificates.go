@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -196,6 +197,11 @@ func answerChallenge(w http.ResponseWriter, answer string) {
 	_, _ = io.WriteString(w, answer) //nolint:gosec // it is a token and a hash, of a type that no browser shows; an authority that left comes again
 }
 
+// noDirectory reports whether what answered at directory_url did so with no JSON.
+func noDirectory(err error) bool {
+	return errorIs[*json.SyntaxError](err) || strings.Contains(err.Error(), "invalid character")
+}
+
 // acmeHint says what to do about an error.
 func acmeHint(err error) string {
 	var unknown x509.UnknownAuthorityError
@@ -204,6 +210,8 @@ func acmeHint(err error) string {
 	switch {
 	case errors.As(err, &unknown):
 		return "the certificate of acme.directory_url is not trusted: name its authority in acme.ca_file"
+	case noDirectory(err):
+		return "see that acme.directory_url is the whole address of the authority's directory, and that no other server answers there"
 	case strings.Contains(text, "rateLimited"):
 		return "the authority has had too many requests for this domain: wait, and see what went wrong before"
 	case network:

@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/url"
 	"strconv"
@@ -366,12 +367,21 @@ func (e *examination) acme(ctx context.Context, c *config.ACME) {
 		err = acme.Reach(ctx, c.DirectoryURL, trust.RootCAs)
 	}
 	if err != nil {
-		e.add(LevelFail, "certificate authority", fmt.Sprintf("%s: %v", c.DirectoryURL, err), acmeHint(err))
+		what := fmt.Sprintf("%s: %v", c.DirectoryURL, err)
+		if noDirectory(err) {
+			what = c.DirectoryURL + " answers, but not with the directory of an authority (RFC 8555), which is JSON"
+		}
+		e.add(LevelFail, "certificate authority", what, acmeHint(err))
 	} else {
 		e.add(LevelOK, "certificate authority", c.DirectoryURL+" answers", "")
 	}
 	for _, domain := range c.Domains {
 		leaf, err := acme.Kept(ctx, c.CacheDir, domain)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			e.add(LevelWarn, "certificate", fmt.Sprintf("the one for %s in %s cannot be used: %v", domain, c.CacheDir, err),
+				"the gateway gets another one in its place when it runs; see who wrote there, and that the files are its own to read")
+			continue
+		}
 		if err != nil {
 			e.add(LevelWarn, "certificate", "there is none for "+domain+" in "+c.CacheDir+" yet",
 				"the gateway gets it when it runs: in DNS the domain has to name this machine, and port 443 has to be that of listen.https, or port 80 that of listen.http")

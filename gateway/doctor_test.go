@@ -252,6 +252,27 @@ func TestTheDoctorReadsTheCertificate(t *testing.T) {
 	}
 }
 
+// What is no authority, and what is kept and of no use, are told apart from what is not
+// there yet.
+func TestTheDoctorLooksAtAnAuthority(t *testing.T) {
+	page := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "<html>It works!</html>") }))
+	defer page.Close()
+	dir := t.TempDir()
+	ca := filepath.Join(dir, "ca.pem")
+	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: page.Certificate().Raw}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "spoilt.example.com"), []byte("half a file"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	found := examine(t, listening(t), fmt.Sprintf(
+		`listen: {https: {address: "127.0.0.1:0", acme: {domains: [spoilt.example.com, none.example.com], cache_dir: %q, directory_url: %q, ca_file: %q, accept_terms: true}}}`,
+		dir, page.URL, ca))
+	wantFinding(t, found, LevelFail, "certificate authority", "answers, but not with the directory of an authority", "whole address of the authority's directory")
+	wantFinding(t, found, LevelWarn, "certificate", "the one for spoilt.example.com", "cannot be used")
+	wantFinding(t, found, LevelWarn, "certificate", "there is none for none.example.com")
+}
+
 func TestVersionsAreCompared(t *testing.T) {
 	t.Parallel()
 	for version, want := range map[string]bool{"6.2.0": true, "6.0.16": false, "7.0.15": true, "5.9": false, "10.1": true, "": false, "x.y": false} {

@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"net/http"
 	"os"
@@ -335,9 +336,12 @@ func hostOf(hello *tls.ClientHelloInfo) string {
 }
 
 // Kept returns the certificate of a domain that is kept in a directory, if it is good
-// still. It changes nothing.
+// still. The error is fs.ErrNotExist if there is none. It changes nothing.
 func Kept(ctx context.Context, dir, domain string) (*x509.Certificate, error) {
 	kept, err := autocert.DirCache(dir).Get(ctx, domain)
+	if errors.Is(err, autocert.ErrCacheMiss) {
+		return nil, fs.ErrNotExist
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -7,6 +7,8 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
+	"io/fs"
 	"math/big"
 	"os"
 	"path/filepath"
@@ -56,6 +58,9 @@ func TestWhatIsKeptIsInForceAtOnce(t *testing.T) {
 	for i, s := range k.State() {
 		_, err := k.Certificate(&tls.ClientHelloInfo{ServerName: s.Domain})
 		_, errKept := Kept(t.Context(), dir, s.Domain)
+		if none := i == 3; errors.Is(errKept, fs.ErrNotExist) != none {
+			t.Errorf("%s: %v", s.Domain, errKept)
+		}
 		if good := i == 0; (s.Err == nil) != good || s.NotAfter.IsZero() == good || (err == nil) != good || (errKept == nil) != good || s.Since.IsZero() {
 			t.Errorf("%+v, %v, %v", s, err, errKept)
 		}

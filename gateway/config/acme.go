@@ -2,10 +2,13 @@ package config
 
 import (
 	"crypto/x509"
+	"errors"
 	"net/mail"
 	"net/netip"
 	"net/url"
+	"os"
 	"strings"
+	"syscall"
 )
 
 // ACME says which certificates are got from a certificate authority by itself
@@ -53,6 +56,17 @@ func (v value) acme() *ACME {
 	if d, ok := o.need("cache_dir", "a directory for keys and certificates"); ok {
 		path, ok := d.file("a directory for keys and certificates")
 		c.CacheDir = absolute(path)
+		if ok {
+			// What is not there is made; what cannot be looked at may be the gateway's alone.
+			switch at, err := os.Stat(c.CacheDir); {
+			case err == nil && !at.IsDir():
+				d.errorf("%s is a file; want a directory for keys and certificates", path)
+				ok = false
+			case errors.Is(err, syscall.ENOTDIR):
+				d.errorf("%s is inside of a file; want a directory for keys and certificates", path)
+				ok = false
+			}
+		}
 		good = good && ok
 	} else {
 		good = false

@@ -150,8 +150,12 @@ func (f *routesFile) readListen(top *object) {
 		}
 	}
 	if v, ok := o.get("max_connections_per_ip", "a number of connections"); ok {
-		n, _ := v.integer(0, math.MaxInt32)
-		l.MaxConnectionsPerIP = int(n)
+		if word := strings.ToLower(v.n.Value); word == "any" || word == "off" || word == "none" || word == "unlimited" {
+			v.errorf("%s is not a number; want 0, which is any number of connections", quote(v.n.Value))
+		} else {
+			n, _ := v.integer(0, math.MaxInt32)
+			l.MaxConnectionsPerIP = int(n)
+		}
 	}
 	if !o.has("http") && !o.has("https") {
 		v.missing("http", wantedAddress+", or https")

@@ -5,6 +5,8 @@ import (
 	"math"
 	"strings"
 	"time"
+
+	yaml "go.yaml.in/yaml/v4"
 )
 
 // WebSocket bounds the WebSockets of a route; nil bounds none.
@@ -35,6 +37,13 @@ func (v value) webSocket() *WebSocket {
 	w.Idle = o.duration("idle", 0, minSocketTime, maxSocketTime)
 	w.Lifetime = o.duration("lifetime", 0, minSocketTime, maxSocketTime)
 	o.done()
+	switch {
+	case v.n.Kind == yaml.MappingNode && len(v.n.Content) == 0:
+		v.warnf("has no effect: it bounds nothing; want %s, or no websocket", wantedWebSocket)
+	case w.Lifetime > 0 && w.Idle >= w.Lifetime:
+		v.warnf("idle has no effect: every WebSocket is ended by lifetime (%s) before it was quiet for %s; want less of idle, or none",
+			formatDuration(w.Lifetime), formatDuration(w.Idle))
+	}
 	if *w == (WebSocket{}) {
 		return nil
 	}

@@ -280,6 +280,15 @@ func (o *Forward) refuse(r *http.Request) (webSocket bool, e *httperr.Error) {
 			}
 		}
 	}
+	if handshake(r) && r.ContentLength != 0 {
+		// Upstreams would take the body for the first frames, or wait for it.
+		return false, &httperr.Error{
+			Status: http.StatusBadRequest,
+			Detail: "The handshake of a WebSocket has no body. Send it without Content-Length and Transfer-Encoding.",
+			Close:  true,
+			Reason: "upgrade_refused",
+		}
+	}
 	if webSocket = AsksForWebSocket(r); webSocket && o.NoWebSocket {
 		return false, &httperr.Error{
 			Status: http.StatusNotImplemented, Reason: "websocket_unsupported",
@@ -291,10 +300,13 @@ func (o *Forward) refuse(r *http.Request) (webSocket bool, e *httperr.Error) {
 
 // AsksForWebSocket reports whether r is the handshake of a WebSocket (RFC 6455
 // section 4.1): a GET over HTTP/1.1 that offers nothing else.
-func AsksForWebSocket(r *http.Request) bool {
+func AsksForWebSocket(r *http.Request) bool { return handshake(r) && r.ContentLength == 0 }
+
+// handshake is AsksForWebSocket, whether there is a body or not.
+func handshake(r *http.Request) bool {
 	offers := r.Header["Upgrade"]
 	return len(offers) == 1 && strings.EqualFold(offers[0], "websocket") &&
-		r.Method == http.MethodGet && r.ProtoMajor == 1 && r.ProtoMinor == 1 && r.ContentLength == 0
+		r.Method == http.MethodGet && r.ProtoMajor == 1 && r.ProtoMinor == 1
 }
 
 func printable(s string) bool {

@@ -277,6 +277,25 @@ func TestAHandshakeThatNobodyTakes(t *testing.T) {
 	}
 }
 
+// A handshake has no body; one that says it has is answered without waiting for it.
+func TestAHandshakeWithABody(t *testing.T) {
+	upstream, heads := recorder(t)
+	const fields = " HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+	for _, body := range []string{"Content-Length: 5\r\n\r\n", "Content-Length: 5\r\n\r\nhello", "Transfer-Encoding: chunked\r\n\r\n"} {
+		g := newGateway(t, settings{}, upstream)
+		if res := roundTrip(t, g.address(), "GET /"+fields+body); res.StatusCode != 400 || !res.Close {
+			t.Errorf("%q: %d, close %v; want 400 and an end", body, res.StatusCode, res.Close)
+		}
+	}
+	select {
+	case head := <-heads:
+		t.Errorf("want no contact, got %q", head)
+	default:
+	}
+	roundTrip(t, newGateway(t, settings{}, upstream).address(), "GET /"+fields+"Content-Length: 0\r\n\r\n")
+	receive(t, heads, "a handshake without a body")
+}
+
 func TestStripCannotRemoveOurs(t *testing.T) {
 	upstream, heads := recorder(t)
 	g := newGateway(t, settings{scope: someone, forward: proxy.Forward{Strip: func(h http.Header) { clear(h) }}}, upstream)
