@@ -601,7 +601,7 @@ func TestMistakesAboutCertificatesAreTold(t *testing.T) {
 	}
 	s.write("routes.yaml", strings.Replace(string(text), "cache_dir: certs", "cache_dir: a-file", 1))
 	bad := s.launch()
-	if code := bad.wait(); code == 0 || !strings.Contains(bad.output()+bad.stderr.String(), "listen.https.acme.cache_dir: make the directory for certificates") {
+	if code := bad.wait(); code == 0 || !strings.Contains(bad.output()+bad.stderr.String(), "listen.https.acme.cache_dir: a-file is a file; want a directory") {
 		t.Errorf("exit code %d\n%s%s", code, bad.output(), bad.stderr.String())
 	}
 }
