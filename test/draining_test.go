@@ -118,7 +118,7 @@ func TestAnUploadThatStandsStillIsToldOfTheEnd(t *testing.T) {
 	h1, h2 := g.dial(), g.dialHTTP2()
 	h1.say("POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 99\r\n\r\nabc")
 	for i, fields := range [][]string{nil, {"content-length", "99"}} {
-		stream := uint32(2*i + 1) //nolint:gosec // 1 and 3
+		stream := uint32(2*i + 1)
 		h2.request(stream, false, fields...)
 		if err := h2.WriteData(stream, false, []byte("abc")); err != nil {
 			t.Fatal(err)

@@ -335,7 +335,7 @@ func (x *exchange) attachUpload(r *http.Request) *http.Request {
 	if x.upload.keep {
 		r.GetBody = x.upload.again
 	}
-	x.upload.stopped = context.AfterFunc(x.client.Context(), x.upload.givenUp)
+	x.upload.stopped = context.AfterFunc(x.client.Context(), x.upload.givenUp) //nolint:contextcheck // it is the same one
 	x.forward.Place.onTrial(x.upload)
 	return r
 }
