@@ -5,8 +5,6 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -192,21 +190,12 @@ func (x *subject) check(ctx context.Context) error {
 	if x.admin == "" {
 		return nil
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+x.admin+"/metrics", http.NoBody)
-	if err != nil {
-		return err
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	text, err := io.ReadAll(resp.Body)
+	text, err := rig.Metrics(ctx, x.admin)
 	if err != nil {
 		return err
 	}
 	var all, right float64
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(text) {
 		if !strings.HasPrefix(line, "gateway_ratelimit_decisions_total{") || !strings.Contains(line, `limit="per-second"`) {
 			continue
 		}

@@ -18,11 +18,9 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
@@ -198,25 +196,11 @@ func (g *gateway) crowd(ctx context.Context, n, first int) (rig.Result, error) {
 
 // overflows is how many decisions the full tables have made so far.
 func (g *gateway) overflows(ctx context.Context) (float64, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+g.admin+"/metrics", http.NoBody)
-	if err != nil {
-		return 0, err
+	value, ok, err := rig.Metric(ctx, g.admin, "gateway_store_overflow_total")
+	if err == nil && !ok {
+		err = errors.New("no gateway_store_overflow_total in the metrics")
 	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return 0, err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return 0, err
-	}
-	for line := range strings.Lines(string(text)) {
-		if n, ok := strings.CutPrefix(line, "gateway_store_overflow_total "); ok {
-			return strconv.ParseFloat(strings.TrimSpace(n), 64)
-		}
-	}
-	return 0, errors.New("no gateway_store_overflow_total in the metrics")
+	return value, err
 }
 
 type report struct {

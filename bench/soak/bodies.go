@@ -8,6 +8,8 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"time"
+
+	"bouncer/bench/internal/rig"
 )
 
 // The process as a whole may never have had more than this in memory.
@@ -111,17 +113,10 @@ func (s *site) upload(ctx context.Context, f *flow, uploaded <-chan error) error
 }
 
 func (s *site) download(ctx context.Context, f *flow) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.address+"/down", http.NoBody)
-	if err != nil {
-		return err
-	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := rig.Get(ctx, s.address, "/down")
 	if err != nil {
 		return err
 	}
 	defer func() { _ = resp.Body.Close() }()
-	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("answered %s", resp.Status)
-	}
 	return f.check(resp.Body)
 }

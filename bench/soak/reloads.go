@@ -179,11 +179,7 @@ func events(ctx context.Context, w http.ResponseWriter, r *http.Request) {
 // follow reads one stream of events until ctx ends. That it is whole until then
 // is what it is for: any other end is an error, and so is a number left out.
 func (s *site) follow(ctx context.Context, n *int) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.address+"/events", http.NoBody)
-	if err != nil {
-		return err
-	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := rig.Get(ctx, s.address, "/events")
 	if err != nil {
 		return err
 	}

@@ -20,7 +20,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -124,19 +123,11 @@ func probe(ctx context.Context, address, path string) error {
 		}
 		return c.Close()
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+path, http.NoBody)
+	resp, err := Get(ctx, address, path)
 	if err != nil {
 		return err
 	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s answers %s", path, resp.Status)
-	}
-	return nil
+	return resp.Body.Close()
 }
 
 // CPU is the time that all threads of the process have computed so far, in
