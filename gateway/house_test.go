@@ -29,6 +29,7 @@ var mayImport = map[string][]string{
 	"gateway/explain":              {"gateway", "gateway/config", "gateway/ratelimit", "gateway/scope"},
 	"gateway/fallback":             {"gateway/ratelimit"},
 	"gateway/httperr":              {},
+	"gateway/jwks":                 {},
 	"gateway/plantest":             {"gateway", "gateway/config", "gateway/ratelimit", "gateway/scope"},
 	"gateway/proxy":                {"gateway/httperr", "gateway/rewrite", "gateway/scope"},
 	"gateway/ratelimit":            {},
