@@ -29,7 +29,7 @@ const (
 	ReasonNotYetValid  Reason = "not_yet_valid" // nbf or iat in the future
 	ReasonBadSignature Reason = "bad_signature" // no key of the issuer verifies it
 	ReasonBadAlgorithm Reason = "bad_algorithm" // not on the issuer's allow-list
-	ReasonBadHeader    Reason = "bad_header"    // asks for an extension we do not know: crit, b64
+	ReasonBadHeader    Reason = "bad_header"    // an extension we do not know (crit, b64), a key of its own, or another kind of token
 	ReasonWrongIssuer  Reason = "wrong_issuer"  // iss is none of ours, or not one that may use this cookie
 	ReasonWrongAud     Reason = "wrong_audience"
 	ReasonMissingClaim Reason = "missing_claim" // exp, iss or the user claim

@@ -10,6 +10,7 @@ import (
 	"crypto/sha256"
 	"crypto/x509"
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"hash"
@@ -84,8 +85,34 @@ func (a algorithm) fits(key crypto.PublicKey) bool {
 	return false
 }
 
-// minRSABits is the least size of an RSA key (RFC 7518 section 3.3).
-const minRSABits = 2048
+const (
+	// minRSABits is the least size of an RSA key (RFC 7518 section 3.3).
+	minRSABits = 2048
+	// maxRSABits is the greatest: what a verification costs grows with the square
+	// of the size, and whoever sends a token makes us pay it.
+	maxRSABits = 8192
+)
+
+// smallOrder are the encodings, but for the bit of the sign, of the points on
+// Ed25519's curve whose order divides 8. Under such a key anybody can sign:
+// most of the message does not enter the equation.
+var smallOrder = [][ed25519.PublicKeySize]byte{
+	hexKey("0000000000000000000000000000000000000000000000000000000000000000"), // order 4
+	hexKey("0100000000000000000000000000000000000000000000000000000000000000"), // order 1
+	hexKey("26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05"), // order 8
+	hexKey("c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a"), // order 8
+	hexKey("ecffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f"), // order 2
+	hexKey("edffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f"), // order 4, spelt beyond the field
+	hexKey("eeffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f"), // order 1, likewise
+}
+
+func hexKey(s string) [ed25519.PublicKeySize]byte {
+	b, err := hex.DecodeString(s)
+	if err != nil {
+		panic("bug: " + err.Error())
+	}
+	return [ed25519.PublicKeySize]byte(b)
+}
 
 // checkPublicKey refuses keys that cannot be used, so that none is found out
 // by a panic or a refusal while requests come in.
@@ -97,6 +124,13 @@ func checkPublicKey(key crypto.PublicKey) error {
 		}
 		if n := k.N.BitLen(); n < minRSABits {
 			return fmt.Errorf("is an RSA key of %d bits; at least %d", n, minRSABits)
+		} else if n > maxRSABits {
+			return fmt.Errorf("is an RSA key of %d bits; at most %d", n, maxRSABits)
+		}
+		// With the exponent 1 a signature is the padded hash, which anybody can
+		// write; what is even is no RSA key.
+		if k.E < 3 || k.E%2 == 0 || k.N.Bit(0) == 0 {
+			return errors.New("is an RSA key whose exponent or modulus is none (even, or an exponent below 3)")
 		}
 	case *ecdsa.PublicKey:
 		//lint:ignore SA1019 nothing else tells a point that is not there, on which ECDH panics
@@ -109,6 +143,11 @@ func checkPublicKey(key crypto.PublicKey) error {
 	case ed25519.PublicKey:
 		if len(k) != ed25519.PublicKeySize {
 			return fmt.Errorf("is an Ed25519 key of %d bytes; want %d", len(k), ed25519.PublicKeySize)
+		}
+		y := [ed25519.PublicKeySize]byte(k)
+		y[len(y)-1] &= 0x7f
+		if slices.Contains(smallOrder, y) {
+			return errors.New("is a point of small order, under which anybody can sign")
 		}
 	default:
 		return fmt.Errorf("is a %T; want an RSA, ECDSA or Ed25519 public key", key)

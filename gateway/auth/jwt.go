@@ -86,6 +86,9 @@ func (t *tokens) verify(token string, now time.Time) (verified, *refusal) {
 			return nil, t.wrongIssuer(iss)
 		}
 		i := t.issuers[index]
+		if m, ok := pss[tok.Method.Alg()]; ok {
+			tok.Method = m
+		}
 		// The allow-list is the issuer's own. Its keys are sorted by algorithm and
 		// typed, so that a public key can never serve as an HMAC secret.
 		keys, ok := i.keys[tok.Method.Alg()]
@@ -118,12 +121,20 @@ func (t *tokens) verify(token string, now time.Time) (verified, *refusal) {
 	return v, nil
 }
 
+// pss are the library's methods of RSASSA-PSS but for one thing: it takes a salt
+// of any length, and RFC 7518 section 3.5 knows only that of the hash.
+var pss = map[string]*jwt.SigningMethodRSAPSS{
+	"PS256": {SigningMethodRSA: jwt.SigningMethodPS256.SigningMethodRSA, Options: jwt.SigningMethodPS256.Options},
+	"PS384": {SigningMethodRSA: jwt.SigningMethodPS384.SigningMethodRSA, Options: jwt.SigningMethodPS384.Options},
+	"PS512": {SigningMethodRSA: jwt.SigningMethodPS512.SigningMethodRSA, Options: jwt.SigningMethodPS512.Options},
+}
+
 // checkHeader checks the form of a token (JWS compact serialization, RFC 7515
 // section 7.1) and its header, in ways that the library leaves open.
 //
-// Fields that carry or point to a key (jwk, jku, x5u, x5c) are not read, here
-// or anywhere: only configured keys count, and nothing is ever fetched. kid is
-// not needed: each of the issuer's few keys is tried.
+// Only configured keys count, and nothing that a token points to is ever
+// fetched: a header that brings a key along is refused. kid is not needed: each
+// of the issuer's few keys is tried.
 func (t *tokens) checkHeader(token string) *refusal {
 	head, rest, _ := strings.Cut(token, ".")
 	payload, signature, _ := strings.Cut(rest, ".")
@@ -150,12 +161,42 @@ func (t *tokens) checkHeader(token string) *refusal {
 			return refuse(ReasonBadHeader, "the header has %s, an extension we do not know", name)
 		}
 	}
+	for _, name := range []string{"jwk", "jku", "x5u", "x5c"} {
+		if _, ok := header[name]; ok {
+			return refuse(ReasonBadHeader, "the header has %s, a key of the token's own; only configured keys count", name)
+		}
+	}
+	if ref := checkType(header); ref != nil {
+		return ref
+	}
 	alg, ok := header["alg"].(string)
 	if !ok {
 		return refuse(ReasonMalformed, "the header has no alg")
 	}
 	if !slices.ContainsFunc(t.issuers, func(i *issuer) bool { return slices.Contains(i.algorithms, alg) }) {
 		return refuse(ReasonBadAlgorithm, "no issuer allows the token's algorithm")
+	}
+	return nil
+}
+
+// checkType refuses the tokens that an issuer signs for another purpose with the
+// same key, and that say so (RFC 8725 section 3.11): typ ends in +jwt for a
+// logout token, a security event, a DPoP proof and all others that have a media
+// type of their own. at+jwt is an access token (RFC 9068 section 4), and older
+// issuers write JWT, something else, or nothing.
+func checkType(header map[string]any) *refusal {
+	v, ok := header["typ"]
+	if !ok {
+		return nil
+	}
+	typ, ok := v.(string)
+	if !ok {
+		return refuse(ReasonMalformed, "the header's typ is not a string")
+	}
+	// A media type; case is no difference, and application/ may be left out.
+	typ = strings.TrimPrefix(strings.ToLower(typ), "application/")
+	if strings.HasSuffix(typ, "+jwt") && typ != "at+jwt" {
+		return refuse(ReasonBadHeader, "typ says that the token is of another kind; an access token is at+jwt or JWT")
 	}
 	return nil
 }

@@ -8,6 +8,9 @@ import (
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"math/big"
 	"strings"
 	"testing"
 	"time"
@@ -57,6 +60,11 @@ func TestNewRefuses(t *testing.T) {
 		"a key that fits nothing":  {public("RS256", rsaKey().Public(), edKey.Public()), "public key 2 fits none"},
 		"public key twice":         {public("RS256", rsaKey().Public(), rsaKey().Public()), "public key 2 stands there twice"},
 		"RSA too small":            {public("RS256", small.Public()), "1024 bits; at least 2048"},
+		"RSA too large":            {public("RS256", &rsa.PublicKey{N: new(big.Int).SetBit(big.NewInt(1), 8192, 1), E: 65537}), "8193 bits; at most 8192"},
+		"RSA with the exponent 1":  {public("RS256", &rsa.PublicKey{N: rsaKey().N, E: 1}), "exponent or modulus is none"},
+		"RSA with an even one":     {public("RS256", &rsa.PublicKey{N: rsaKey().N, E: 65536}), "exponent or modulus is none"},
+		"RSA with an even modulus": {public("RS256", &rsa.PublicKey{N: new(big.Int).Lsh(rsaKey().N, 1), E: 65537}), "exponent or modulus is none"},
+		"Ed25519 of small order":   {public("EdDSA", make(ed25519.PublicKey, 32)), "a point of small order"},
 		"RSA nil":                  {public("RS256", (*rsa.PublicKey)(nil)), "public key 1 is empty"},
 		"RSA zero":                 {public("RS256", &rsa.PublicKey{}), "public key 1 is empty"},
 		"ECDSA nil":                {public("ES256", (*ecdsa.PublicKey)(nil)), "public key 1 is empty"},
@@ -100,6 +108,43 @@ func TestNewRefuses(t *testing.T) {
 		if strings.Contains(err.Error(), string(secretA[:16])) || strings.Contains(err.Error(), keyOne) {
 			t.Errorf("%s: the error tells a secret: %v", name, err)
 		}
+	}
+}
+
+// Under a key of small order anybody can sign: one signature that has nothing to
+// do with the key or the message verifies for a message in eight, at the least.
+// Each such key is one that New refuses, in all of its spellings.
+func TestKeysUnderWhichAnybodyCanSign(t *testing.T) {
+	forged := make([]byte, ed25519.SignatureSize)
+	forged[0] = 1 // R is the neutral point, S is zero
+	for _, s := range []string{
+		"0000000000000000000000000000000000000000000000000000000000000000",
+		"0100000000000000000000000000000000000000000000000000000000000000",
+		"26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05",
+		"c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a",
+		"ecffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+		"edffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+		"eeffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+	} {
+		for _, sign := range []byte{0, 0x80} {
+			key := ed25519.PublicKey(must(hex.DecodeString(s)))
+			key[31] |= sign
+			verified := false
+			for n := range 200 {
+				verified = verified || ed25519.Verify(key, fmt.Append(nil, n), forged)
+			}
+			if !verified {
+				t.Errorf("%x: nobody can sign with it, so why is it here?", key)
+			}
+			o := auth.Options{Issuers: []auth.Issuer{hs256()}}
+			o.Issuers[0].Secrets, o.Issuers[0].PublicKeys, o.Issuers[0].Algorithms = nil, []crypto.PublicKey{key}, []string{"EdDSA"}
+			if _, err := auth.New(o); err == nil || !strings.Contains(err.Error(), "small order") {
+				t.Errorf("%x: %v, want it refused", key, err)
+			}
+		}
+	}
+	if ed25519.Verify(edKey.Public().(ed25519.PublicKey), []byte("0"), forged) {
+		t.Error("the forged signature verifies under a good key: the test shows nothing")
 	}
 }
 

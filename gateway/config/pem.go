@@ -110,6 +110,8 @@ func publicKeys(data []byte) ([]crypto.PublicKey, error) {
 		case *rsa.PublicKey:
 			if k.N.BitLen() < 2048 {
 				return nil, fmt.Errorf("holds an RSA key of %d bits; want 2048 or more", k.N.BitLen())
+			} else if k.N.BitLen() > 8192 {
+				return nil, fmt.Errorf("holds an RSA key of %d bits, which takes too long to verify with; want 8192 or fewer", k.N.BitLen())
 			}
 		case *ecdsa.PublicKey:
 			if k.Curve.Params().BitSize < 256 {
