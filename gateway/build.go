@@ -292,6 +292,7 @@ func makeAuth(cfg *config.Config, previous *auth.Authenticator) (*auth.Authentic
 		for _, k := range c.Keys {
 			o.Keys = append(o.Keys, auth.Key{
 				ID: k.ID, SHA256: k.SHA256, User: k.User, Tenant: k.Tenant, Plan: k.Plan, Expires: k.Expires,
+				Routes: k.Routes, AllowIPs: k.AllowIPs, Scopes: k.Scopes,
 			})
 		}
 	}

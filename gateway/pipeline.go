@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/url"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"bouncer/gateway/auth"
@@ -30,6 +31,7 @@ type exchange struct {
 	plan      *plan        // nil if the caller has none
 	place     proxy.Place  // in flight to the upstream
 	socket    held[string] // one of the caller's WebSockets
+	onlyFor   []string     // the names of the routes that the caller's key is for; nil: any
 	planFrom  planSource   // who says so
 	assumed   *Caller      // who it is, in a rehearsal that is told so; else nil
 	flight    telemetry.Flight
@@ -117,6 +119,10 @@ func (s *snapshot) decide(x *exchange, r *http.Request) *httperr.Error {
 		return refused
 	}
 	s.choosePlan(x)
+	// 403
+	if refused := s.authorize(x); refused != nil {
+		return refused
+	}
 	// 429 when the caller has as many WebSockets as it may: it costs nothing either
 	if refused := s.enterSocket(x, r); refused != nil {
 		return refused
@@ -256,17 +262,18 @@ func (s *snapshot) authenticate(x *exchange, r *http.Request) *httperr.Error {
 	if x.assumed != nil {
 		return s.assume(x)
 	}
-	p, err := s.auth.Authenticate(r, auth.Check{OnlyKnown: true})
+	p, err := s.auth.Authenticate(r, auth.Check{OnlyKnown: true, ClientIP: x.ClientIP})
 	if errors.Is(err, auth.ErrNotKnown) {
 		if refused := s.failuresSpent(x, r, 0); refused != nil {
 			s.gw.telemetry.Auth("", telemetry.AuthNotLookedAt)
 			x.AuthError = err
 			return refused
 		}
-		p, err = s.auth.Authenticate(r, auth.Check{})
+		p, err = s.auth.Authenticate(r, auth.Check{ClientIP: x.ClientIP})
 	}
 	if err == nil {
 		x.AuthMethod, x.User, x.Tenant, x.KeyID, x.TokenPlan, x.Expires = string(p.Method), p.User, p.Tenant, p.KeyID, p.Plan, p.Expires
+		x.onlyFor = p.Routes
 		s.gw.telemetry.Auth(x.AuthMethod, telemetry.AuthAccepted)
 		return nil
 	}
@@ -326,6 +333,16 @@ func (s *snapshot) choosePlan(x *exchange) {
 	if p != nil {
 		x.plan, x.Plan = p, p.name
 	}
+}
+
+// authorize decides whether the caller, now known, may use the route at all. It
+// costs nobody anything: the credential was good. What a caller has left is told on
+// usage_path to every key.
+func (s *snapshot) authorize(x *exchange) *httperr.Error {
+	if len(x.onlyFor) > 0 && !x.route.usage && !slices.Contains(x.onlyFor, x.route.name) {
+		return notForRoute()
+	}
+	return nil
 }
 
 // enterSocket counts the handshake of a WebSocket to those that the caller has on

@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"time"
 
 	"golang.org/x/time/rate"
 
+	"bouncer/gateway/auth"
 	"bouncer/gateway/config"
 	"bouncer/gateway/httperr"
 	"bouncer/gateway/proxy"
@@ -73,6 +75,11 @@ type Caller struct {
 	// as of most lines of a log: anonymous on a route that takes callers without
 	// one, and elsewhere as the zero Caller, with Plan.
 	Unknown bool
+	// Routes are the names of the routes that the caller's key is for; empty: any.
+	Routes []string
+	// AllowIPs are the networks that the key is for; empty: any. From elsewhere it is
+	// Refused.
+	AllowIPs []netip.Prefix
 	// Refused is somebody whose credential is not good: 401 on every route that
 	// looks at it, and on none is anybody charged for it but the edge.
 	Refused bool
@@ -173,13 +180,13 @@ func (h *Rehearsal) Do(a Attempt) Verdict {
 
 // assume takes a rehearsal's word for who asks, or for its not being good.
 func (s *snapshot) assume(x *exchange) *httperr.Error {
-	if x.assumed.Refused {
+	if x.assumed.Refused || !auth.Within(x.assumed.AllowIPs, x.ClientIP) {
 		return s.unauthorized()
 	}
 	if x.assumed.Unknown && x.route.auth == config.AuthOptional {
 		return nil
 	}
-	x.AuthMethod = "assumed"
+	x.AuthMethod, x.onlyFor = "assumed", x.assumed.Routes
 	x.User, x.Tenant, x.KeyID, x.TokenPlan = x.assumed.User, x.assumed.Tenant, x.assumed.KeyID, x.assumed.Plan
 	return nil
 }
@@ -241,7 +248,7 @@ func KeyCaller(cfg *config.Config, id string) *Caller {
 	}
 	for _, k := range cfg.Auth.APIKeys.Keys {
 		if k.ID == id {
-			return &Caller{User: cmp.Or(k.User, "key:"+k.ID), Tenant: k.Tenant, KeyID: k.ID, Plan: k.Plan}
+			return &Caller{User: cmp.Or(k.User, "key:"+k.ID), Tenant: k.Tenant, KeyID: k.ID, Plan: k.Plan, Routes: k.Routes, AllowIPs: k.AllowIPs}
 		}
 	}
 	return nil

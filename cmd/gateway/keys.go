@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -20,6 +21,7 @@ never keys: a key is printed once, when it is made, and cannot be read back. A
 running gateway follows the file within a second.
 
     gateway keys new    -user U [-tenant T] [-plan P] [-expires 2027-06-30] [-id ID]
+                        [-route NAME]... [-allow-ip 10.0.0.0/8]... [-scope WORD]...
     gateway keys list   [-json]
     gateway keys revoke ID
 
@@ -29,6 +31,7 @@ Examples:
 
     gateway keys new -file keys.yaml -user priya123 -plan free
     KEY=$(gateway keys new -user priya123 -expires 2027-06-30)
+    gateway keys new -user ci -route export -allow-ip 10.0.0.0/8
     gateway keys revoke k-7f3a`
 
 func (c *command) keys(args []string) int {
@@ -40,6 +43,22 @@ func (c *command) keys(args []string) int {
 	set.StringVar(&k.Plan, "plan", "", "new: the `plan` of plans.yaml; default: default_plan")
 	set.StringVar(&k.ID, "id", "", "new: the public `id`; default: one is made")
 	expires := set.String("expires", "", "new: the last `day` the key works (2027-06-30, UTC), or an RFC 3339 time")
+	set.Func("route", "new: the `name` of a route the key is for; again for more; default: all", func(s string) error {
+		k.Routes = append(k.Routes, s)
+		return nil
+	})
+	set.Func("allow-ip", "new: a `network` or address that may use the key; again for more; default: any", func(s string) error {
+		p, err := config.ParseAllowIP(s)
+		k.AllowIPs = append(k.AllowIPs, p)
+		return err
+	})
+	set.Func("scope", "new: a `word` for routes that ask for scopes; again for more", func(s string) error {
+		if !config.IsScope(s) {
+			return errors.New("wanted printable ASCII without blanks, quotes and backslashes")
+		}
+		k.Scopes = append(k.Scopes, s)
+		return nil
+	})
 	asJSON := set.Bool("json", false, "list: print JSON")
 	positional, code, done := c.parse(set, args)
 	if done {
@@ -83,7 +102,7 @@ func (c *command) keys(args []string) int {
 // flagsFit refuses flags that the verb would not look at: whoever gives one
 // expects something to come of it.
 func (c *command) flagsFit(set *flag.FlagSet, verb string) bool {
-	of := map[string]string{"user": "new", "tenant": "new", "plan": "new", "id": "new", "expires": "new", "json": "list"}
+	of := map[string]string{"user": "new", "tenant": "new", "plan": "new", "id": "new", "expires": "new", "route": "new", "allow-ip": "new", "scope": "new", "json": "list"}
 	fit := true
 	set.Visit(func(f *flag.Flag) {
 		if want, ok := of[f.Name]; ok && want != verb {
@@ -110,6 +129,12 @@ func (c *command) keysNew(set *flag.FlagSet, path string, k config.Key, expires 
 		fmt.Fprintln(c.stderr, "gateway keys new:", err)
 		return exitFindings
 	}
+	for _, name := range k.Routes {
+		if err := c.knownRoute(set, name); err != nil {
+			fmt.Fprintln(c.stderr, "gateway keys new:", err)
+			return exitFindings
+		}
+	}
 	key, id, digest, err := auth.NewKey(rand.Reader)
 	if err != nil {
 		fmt.Fprintln(c.stderr, "gateway keys new: read random bytes:", err)
@@ -135,10 +160,20 @@ func (c *command) knownPlan(set *flag.FlagSet, plan string) error {
 	if plan == "" {
 		return nil
 	}
-	err := config.KnownPlan(c.plans, plan)
+	return unlessNamed(set, "plans", config.KnownPlan(c.plans, plan))
+}
+
+// knownRoute is knownPlan for a route of routes.yaml.
+func (c *command) knownRoute(set *flag.FlagSet, name string) error {
+	return unlessNamed(set, "routes", config.KnownRoute(c.routes, name))
+}
+
+// unlessNamed is err, but nil where it is that a file is not there and nobody named
+// one with the flag.
+func unlessNamed(set *flag.FlagSet, name string, err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		named := false
-		set.Visit(func(f *flag.Flag) { named = named || f.Name == "plans" })
+		set.Visit(func(f *flag.Flag) { named = named || f.Name == name })
 		if !named {
 			return nil
 		}
@@ -159,10 +194,17 @@ func (c *command) keysList(path string, asJSON bool) int {
 		Plan    string `json:"plan,omitempty"`
 		Expires string `json:"expires,omitempty"`
 		Expired bool   `json:"expired"`
+
+		Routes   []string `json:"routes,omitempty"`
+		AllowIPs []string `json:"allow_ips,omitempty"`
+		Scopes   []string `json:"scopes,omitempty"`
 	}
 	rows := make([]row, 0, len(keys))
 	for _, k := range keys {
-		r := row{ID: k.ID, User: k.User, Tenant: k.Tenant, Plan: k.Plan}
+		r := row{ID: k.ID, User: k.User, Tenant: k.Tenant, Plan: k.Plan, Routes: k.Routes, Scopes: k.Scopes}
+		for _, p := range k.AllowIPs {
+			r.AllowIPs = append(r.AllowIPs, p.String())
+		}
 		if r.User == "" {
 			r.User = "key:" + k.ID
 		}
@@ -180,13 +222,14 @@ func (c *command) keysList(path string, asJSON bool) int {
 		return exitOK
 	}
 	tw := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(tw, "ID\tUSER\tTENANT\tPLAN\tEXPIRES")
+	fmt.Fprintln(tw, "ID\tUSER\tTENANT\tPLAN\tEXPIRES\tROUTES\tALLOW IPS\tSCOPES")
 	for _, r := range rows {
 		when := r.Expires
 		if r.Expired {
 			when += " (expired)"
 		}
-		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\n", r.ID, r.User, r.Tenant, r.Plan, when)
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.ID, r.User, r.Tenant, r.Plan, when,
+			strings.Join(r.Routes, " "), strings.Join(r.AllowIPs, " "), strings.Join(r.Scopes, " "))
 	}
 	if err := tw.Flush(); err != nil {
 		fmt.Fprintln(c.stderr, "gateway keys list: write the list:", err)

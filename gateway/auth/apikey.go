@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/netip"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -19,6 +21,11 @@ type Key struct {
 	Tenant  string
 	Plan    string
 	Expires time.Time // the first instant at which it no longer works; zero: never
+	// AllowIPs are the networks of the clients that may use it, masked; empty: any.
+	// From anywhere else it is as bad as a wrong key.
+	AllowIPs []netip.Prefix
+	// Routes and Scopes become those of the Principal.
+	Routes, Scopes []string
 }
 
 // keys is the table of API keys.
@@ -37,6 +44,7 @@ type keyEntry struct {
 	digest    [32]byte
 	principal Principal
 	expires   time.Time
+	allowIPs  []netip.Prefix // nil: any
 	// seen says that the key was presented while it was valid. It is shared
 	// with the same key's entry in the configurations before and after.
 	seen *atomic.Bool
@@ -83,11 +91,16 @@ func newKeys(list []Key, header string, previous *Authenticator) (*keys, error) 
 		case other != nil:
 			bad("key %q has the same sha256; one key cannot be two callers", other.principal.KeyID)
 		}
-		p := Principal{Method: MethodAPIKey, User: key.User, Tenant: key.Tenant, Plan: key.Plan, KeyID: key.ID, Expires: key.Expires}
+		p := Principal{
+			Method: MethodAPIKey, User: key.User, Tenant: key.Tenant, Plan: key.Plan, KeyID: key.ID, Expires: key.Expires,
+			Scopes: slices.Clone(key.Scopes), Routes: slices.Clone(key.Routes),
+		}
 		if p.User == "" {
 			p.User = keyUserPrefix + key.ID
 		}
-		e := &keyEntry{digest: key.SHA256, principal: p, expires: key.Expires, seen: new(atomic.Bool)}
+		e := &keyEntry{
+			digest: key.SHA256, principal: p, expires: key.Expires, allowIPs: slices.Clone(key.AllowIPs), seen: new(atomic.Bool),
+		}
 		if previous != nil && previous.keys != nil {
 			if old := previous.keys.entries[key.SHA256]; old != nil && old.principal.KeyID == key.ID {
 				e.seen = old.seen
@@ -121,9 +134,26 @@ func (k *keys) authenticate(key string, now time.Time, c Check) (Principal, *ref
 		return Principal{}, refuse(ReasonUnknownKey, "no such key")
 	case !e.expires.IsZero() && !now.Before(e.expires):
 		return Principal{}, refuse(ReasonExpired, "key %s expired at %s", e.principal.KeyID, e.expires.UTC().Format(time.RFC3339))
+	case !Within(e.allowIPs, c.ClientIP):
+		return Principal{}, refuse(ReasonWrongAddress, "key %s is not for this address", e.principal.KeyID)
 	}
 	if !e.seen.Load() { // a store by every request would move the line between cores
 		e.seen.Store(true)
 	}
 	return e.principal, nil
+}
+
+// Within says whether ip is in one of the networks that a key is for; any address
+// is where none is named. An address that is not known is in none.
+func Within(networks []netip.Prefix, ip netip.Addr) bool {
+	if len(networks) == 0 {
+		return true
+	}
+	ip = ip.Unmap().WithZone("") // no network has a zone
+	for _, n := range networks {
+		if n.Contains(ip) {
+			return true
+		}
+	}
+	return false
 }

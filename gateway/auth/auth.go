@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"strings"
 	"time"
 )
@@ -30,6 +31,12 @@ type Principal struct {
 	Tenant string // empty if the credential names none
 	Plan   string // what the credential says; empty if nothing
 	KeyID  string // the API key's id; empty for tokens
+	// Scopes are the words that the credential carries for routes that ask for
+	// some; shared between requests, not to be changed.
+	Scopes []string
+	// Routes are the names of the routes that an API key is for; empty: any.
+	// Shared between requests, not to be changed.
+	Routes []string
 	// Expires is the first instant at which the credential is no longer good, leeway
 	// included; the zero time: never.
 	Expires time.Time
@@ -82,6 +89,9 @@ type Check struct {
 	// success. It is for addresses that failed too often: guesses are then not
 	// looked at, while good callers behind the same address keep working.
 	OnlyKnown bool
+	// ClientIP is whose address the request comes from. A key that is for some
+	// addresses is refused from all others, and from none (the zero Addr).
+	ClientIP netip.Addr
 }
 
 // Authenticator turns credentials into principals. It never changes but for

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -189,7 +190,7 @@ func TestTokenAndCookieAreOneCaller(t *testing.T) {
 	if err1 != nil || err2 != nil || inHeader.Method != auth.MethodJWT || inCookie.Method != auth.MethodCookie {
 		t.Fatalf("%+v %v, %+v %v", inHeader, err1, inCookie, err2)
 	}
-	if inCookie.Method = inHeader.Method; inCookie != inHeader {
+	if inCookie.Method = inHeader.Method; !reflect.DeepEqual(inCookie, inHeader) {
 		t.Errorf("header %+v, cookie %+v", inHeader, inCookie)
 	}
 }
@@ -287,7 +288,7 @@ func TestKeysAreComparedWhole(t *testing.T) {
 	}
 	p, err := a.Authenticate(request("X-API-Key: nameless"), auth.Check{})
 	want := auth.Principal{Method: auth.MethodAPIKey, User: "key:k-7f3a", Tenant: "acme", Plan: "free", KeyID: "k-7f3a"}
-	if err != nil || p != want {
+	if err != nil || !reflect.DeepEqual(p, want) {
 		t.Errorf("got %+v, %v; want %+v", p, err, want)
 	}
 	for _, query := range []string{"api_key", "apikey", "access_token", "key", "X-API-Key"} {

@@ -25,6 +25,7 @@ const (
 	ReasonOversize     Reason = "oversize"      // longer than any token or key may be
 	ReasonUnknownKey   Reason = "unknown_key"   // an API key that is not configured
 	ReasonChecksum     Reason = "checksum"      // an API key of our own format with a typo in it
+	ReasonWrongAddress Reason = "wrong_address" // a key that is not for the client's address
 	ReasonExpired      Reason = "expired"       // a key or token whose time is over
 	ReasonNotYetValid  Reason = "not_yet_valid" // nbf or iat in the future
 	ReasonBadSignature Reason = "bad_signature" // no key of the issuer verifies it
@@ -40,7 +41,7 @@ const (
 func Reasons() []Reason {
 	return []Reason{
 		ReasonMalformed, ReasonSeveral, ReasonOversize, ReasonUnknownKey, ReasonChecksum,
-		ReasonExpired, ReasonNotYetValid, ReasonBadSignature, ReasonBadAlgorithm, ReasonBadHeader,
+		ReasonWrongAddress, ReasonExpired, ReasonNotYetValid, ReasonBadSignature, ReasonBadAlgorithm, ReasonBadHeader,
 		ReasonWrongIssuer, ReasonWrongAud, ReasonMissingClaim, ReasonBadClaim,
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -55,7 +56,7 @@ func TestEveryAlgorithm(t *testing.T) {
 				t.Error("the token has exp, and the principal does not expire")
 			}
 			p.Expires = time.Time{}
-			if err != nil || p != want {
+			if err != nil || !reflect.DeepEqual(p, want) {
 				t.Fatalf("got %+v, %v; want %+v", p, err, want)
 			}
 			if tt.other != nil {

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"maps"
 	"net/http"
+	"reflect"
 	"strings"
 	"sync"
 	"testing"
@@ -141,7 +142,7 @@ func reason(t testing.TB, a *auth.Authenticator, r *http.Request) string {
 	case !ok:
 		t.Fatalf("Authenticate: %v (%T)", err, err)
 	}
-	if p != (auth.Principal{}) {
+	if !reflect.DeepEqual(p, auth.Principal{}) {
 		t.Errorf("a refusal came with a principal: %+v", p)
 	}
 	keepsQuiet(t, r, err)

@@ -191,7 +191,13 @@ type Key struct {
 	Tenant  string
 	Plan    string
 	Expires time.Time // zero: never; the first instant at which it no longer works
-	Pos     Pos
+	// Routes are the names of the routes it is for; nil: any.
+	Routes []string
+	// AllowIPs are the networks of the clients that may use it, masked; nil: any.
+	AllowIPs []netip.Prefix
+	// Scopes are words for routes that ask for some.
+	Scopes []string
+	Pos    Pos
 }
 
 // Rate is "N/unit": Quota units per Window.

@@ -467,6 +467,9 @@ func describeKeys(d *differ, old, new *APIKeys) {
 			return FormatExpiry(k.Expires)
 		}
 		d.change(what+" expires", expiry(a), expiry(b))
+		d.change(what+" routes", bracketed(a.Routes), bracketed(b.Routes))
+		d.change(what+" allow_ips", bracketed(a.allowed()), bracketed(b.allowed()))
+		d.change(what+" scopes", bracketed(a.Scopes), bracketed(b.Scopes))
 	})
 }
 

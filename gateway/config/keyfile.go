@@ -14,6 +14,7 @@ type keyDecl struct {
 	Key
 	at     value
 	planAt value
+	routes []ref
 }
 
 const wantedKeys = "keys: [] or a list of keys"
@@ -61,7 +62,7 @@ func readKeys(root value) ([]keyDecl, bool) {
 	digests := map[[32]byte]keyDecl{}
 	keys := make([]keyDecl, 0, len(items))
 	for _, item := range items {
-		o, ok := item.object("id, sha256, user, tenant, plan and expires")
+		o, ok := item.object("id, sha256, user, tenant, plan, expires, routes, allow_ips and scopes")
 		if !ok {
 			continue
 		}
@@ -139,6 +140,7 @@ func readKey(o *object) (k keyDecl, idAt, digestAt value) {
 			k.Expires = t
 		}
 	}
+	k.readKeyUse(o)
 	o.done()
 	return k, idAt, digestAt
 }

@@ -115,7 +115,8 @@ func sameKeys(text []byte, want []Key) bool {
 	decls, report := parseKeys("", text)
 	return report.Err() == nil && slices.EqualFunc(plainKeys(decls), want, func(a, b Key) bool {
 		return a.ID == b.ID && a.SHA256 == b.SHA256 && a.User == b.User && a.Tenant == b.Tenant &&
-			a.Plan == b.Plan && a.Expires.Equal(b.Expires)
+			a.Plan == b.Plan && a.Expires.Equal(b.Expires) &&
+			slices.Equal(a.Routes, b.Routes) && slices.Equal(a.AllowIPs, b.AllowIPs) && slices.Equal(a.Scopes, b.Scopes)
 	})
 }
 

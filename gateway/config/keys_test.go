@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"sync"
 	"testing"
@@ -123,6 +125,8 @@ func TestAddKeyCreatesAPrivateFile(t *testing.T) {
 	k := Key{
 		ID: "k-1", SHA256: sha256.Sum256([]byte("x")), User: "it's: {odd} ${HOME}", Tenant: "007", Plan: "free",
 		Expires: time.Date(2077, 7, 1, 0, 0, 0, 0, time.UTC),
+		Routes:  []string{"a", "on"}, AllowIPs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("2001:db8::1/128")},
+		Scopes: []string{"read", "1", "a:b", "#x"},
 	}
 	if err := AddKey(path, k); err != nil {
 		t.Fatal(err)
@@ -136,11 +140,11 @@ func TestAddKeyCreatesAPrivateFile(t *testing.T) {
 		t.Fatal(keys, report.Err())
 	}
 	k.Pos = keys[0].Pos
-	if keys[0] != k {
+	if !reflect.DeepEqual(keys[0], k) {
 		t.Errorf("got %+v, want %+v", keys[0], k)
 	}
 	data, err := os.ReadFile(path)
-	if err != nil || !strings.Contains(string(data), "expires: 2077-06-30}") {
+	if err != nil || !strings.Contains(string(data), "expires: 2077-06-30, ") {
 		t.Errorf("%s, %v", data, err)
 	}
 }

@@ -28,6 +28,7 @@ func Load(o Options) (*Config, *Report) {
 	checkReferences(routes, plans)
 	if routes != nil {
 		checkRoutes(routes)
+		routes.checkKeyRoutes()
 	}
 	if routes != nil && plans != nil {
 		checkPlans(routes, plans)

@@ -537,6 +537,19 @@ func (k Key) node(digest bool) *yaml.Node {
 	if !k.Expires.IsZero() {
 		m.node("expires", &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!timestamp", Value: FormatExpiry(k.Expires)})
 	}
+	words := func(name string, items []string) {
+		if len(items) == 0 {
+			return
+		}
+		l := listNode(true)
+		for _, s := range items {
+			l.Content = append(l.Content, scalarNode(s))
+		}
+		m.node(name, l)
+	}
+	words("routes", k.Routes)
+	words("allow_ips", k.allowed())
+	words("scopes", k.Scopes)
 	return m.n
 }
 

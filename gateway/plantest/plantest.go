@@ -181,6 +181,7 @@ func caller(cfg *config.Config, c *config.TestCaller) (*gateway.Caller, error) {
 		key = &gateway.Caller{User: "key:" + c.KeyID}
 	}
 	as.User, as.Tenant, as.Plan = cmp.Or(c.User, key.User), cmp.Or(c.Tenant, key.Tenant), cmp.Or(c.Plan, key.Plan)
+	as.Routes, as.AllowIPs = key.Routes, key.AllowIPs
 	return &as, nil
 }
 

@@ -1,0 +1,183 @@
+package test
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+// keysSite is a site with two routes that need a key, and a third that does not.
+// apiKeys is what stands in auth.api_keys beside the file.
+func keysSite(t testing.TB, u *upstream, store, apiKeys, failures string) *site {
+	s := newSite(t)
+	s.write("plans.yaml", `
+default_plan: free
+anonymous_plan: free
+plans:
+  free: {limits: [{name: per-day, algorithm: fixed_window, limit: 10/day}]}
+  pro: {limits: [{name: per-day, algorithm: fixed_window, limit: 1000000/day}]}
+`)
+	s.write("keys.yaml", "keys: []\n")
+	s.write("routes.yaml", `
+listen: {http: "127.0.0.1:0", admin: "127.0.0.1:0"}
+client_ip: {trusted_proxies: [127.0.0.1]}
+`+store+`
+auth: {api_keys: {file: keys.yaml`+apiKeys+`}, failure_limit: `+failures+`}
+usage_path: /usage
+upstreams: {weather: {targets: ["`+u.URL+`"]}}
+routes:
+  - {name: weather, path: /weather, upstream: weather}
+  - {name: export, path: /export, upstream: weather}
+  - {name: open, path: /open, upstream: weather, auth: none}
+`)
+	return s
+}
+
+// A good key on a route that it is not for is a 403, and not the 401 of a bad one:
+// it is charged to no limit, and is no failure of its address.
+func TestAKeyForOtherRoutesIsForbidden(t *testing.T) {
+	t.Parallel()
+	u := newUpstream(t, nil)
+	s := keysSite(t, u, "", "", "5/hour")
+	key := s.key("-user", "ci", "-route", "export", "-scope", "read")
+	g := s.start()
+	for range 12 { // more than failure_limit and the plan's limit
+		a := g.get("/weather", "X-API-Key", key)
+		if p := a.problem(t); a.status != 403 || p["type"] != "about:blank" || a.field("WWW-Authenticate")+a.field("RateLimit") != "" {
+			t.Fatalf("%d %v %s", a.status, a.header, a.body)
+		}
+		if line := g.requestLine(a.field("X-Request-Id")); line["denied_by"] != "not_for_route" || line["user"] != "ci" {
+			t.Fatalf("the log says %v", line)
+		}
+	}
+	if n := u.count(); n != 0 {
+		t.Errorf("%d requests came to the upstream", n)
+	}
+	a := g.get("/export", "X-API-Key", key)
+	if a.status != 200 || !strings.Contains(a.field("RateLimit"), `"per-day";r=9;`) {
+		t.Errorf("its own route: %d, RateLimit %q", a.status, a.field("RateLimit"))
+	}
+	if a := g.get("/open", "X-API-Key", key); a.status != 200 {
+		t.Errorf("a route that looks at no key: %d", a.status)
+	}
+	if a := g.get("/usage", "X-API-Key", key); a.status != 200 {
+		t.Errorf("usage_path: %d", a.status)
+	}
+	if r := s.command("explain", "/weather", "-key", key); r.code != 1 || !contains(r.stdout, "refused with 403 by not_for_route") {
+		t.Errorf("explain: exit %d\n%s%s", r.code, r.stdout, r.stderr)
+	}
+}
+
+// A key that is used from another address than it is for is answered as any wrong
+// one, and charged as one; the log tells why.
+func TestAKeyFromAnotherAddressIsAsBadAsAWrongOne(t *testing.T) {
+	t.Parallel()
+	u := newUpstream(t, nil)
+	s := keysSite(t, u, "", "", "5/hour")
+	key := s.key("-id", "k-office", "-allow-ip", "10.0.0.0/8", "-allow-ip", "2001:db8::7")
+	g := s.start()
+	ask := func(ip, key string) answer { return g.get("/weather", "X-API-Key", key, "X-Forwarded-For", ip) }
+	body := func(a answer) string {
+		return fmt.Sprint(strings.Replace(a.body, a.field("X-Request-Id"), "", 1), a.header["Www-Authenticate"])
+	}
+	for _, ip := range []string{"10.1.2.3", "2001:db8::7"} {
+		if a := ask(ip, key); a.status != 200 {
+			t.Errorf("from %s: %d", ip, a.status)
+		}
+	}
+	wrong := ask("192.0.2.1", "nobody-has-this")
+	for i := range 5 {
+		a := ask("192.0.2.2", key)
+		if a.status != 401 || body(a) != body(wrong) {
+			t.Fatalf("attempt %d: %d\n%s\nwant as a wrong key:\n%s", i+1, a.status, body(a), body(wrong))
+		}
+		if line := g.requestLine(a.field("X-Request-Id")); line["auth_error"] != "wrong_address" {
+			t.Fatalf("the log says %v", line)
+		}
+	}
+	if a := ask("192.0.2.2", key); a.status != 429 {
+		t.Errorf("after 5 failures of 5 an hour: %d", a.status)
+	}
+	if a := ask("10.1.2.3", key); a.status != 200 {
+		t.Errorf("from its address, meanwhile: %d", a.status)
+	}
+	for ip, want := range map[string]int{"10.0.0.1": 0, "192.0.2.9": 1} {
+		for _, who := range [][]string{{"-key", key}, {"-key-id", "k-office"}} {
+			r := s.command(append([]string{"explain", "/weather", "-ip", ip}, who...)...)
+			if r.code != want || want == 1 && !contains(r.stdout, "refused with 401") {
+				t.Errorf("explain %s -ip %s: exit %d\n%s%s", who[0], ip, r.code, r.stdout, r.stderr)
+			}
+		}
+	}
+}
+
+// What a key is for can be given to keys new and is shown by keys list; a route
+// that does not exist is refused before the running gateway would refuse the file.
+func TestKeysNewSaysWhatAKeyIsFor(t *testing.T) {
+	t.Parallel()
+	s := keysSite(t, newUpstream(t, nil), "", "", "off")
+	s.key("-id", "k-ci", "-route", "export", "-route", "weather", "-allow-ip", "10.0.0.0/8", "-allow-ip", "::1", "-scope", "read", "-scope", "write:all")
+	s.key("-id", "k-any")
+	list := s.command("keys", "list")
+	if list.code != 0 || !contains(list.stdout, "ROUTES", "ALLOW IPS", "SCOPES", "export weather", "10.0.0.0/8 ::1/128", "read write:all") {
+		t.Errorf("list: exit %d\n%s", list.code, list.stdout)
+	}
+	var rows []map[string]any
+	if err := json.Unmarshal([]byte(s.command("keys", "list", "-json").stdout), &rows); err != nil || len(rows) != 2 ||
+		fmt.Sprint(rows[0]["routes"], rows[0]["allow_ips"], rows[0]["scopes"]) != "[export weather] [10.0.0.0/8 ::1/128] [read write:all]" ||
+		rows[1]["routes"] != nil {
+		t.Errorf("list -json: %v %v", rows, err)
+	}
+	before, err := os.ReadFile(s.path("keys.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for want, args := range map[string][]string{
+		`(did you mean "export"?)`: {"-route", "exprt"},
+		"is not a network":         {"-allow-ip", "10.0.0.0/33"},
+		"wanted printable ASCII":   {"-scope", "a b"},
+		"given twice":              {"-scope", "a", "-scope", "a"},
+	} {
+		if r := s.command(append([]string{"keys", "new"}, args...)...); r.code == 0 || r.stdout != "" || !contains(r.stderr, want) {
+			t.Errorf("%v: exit %d, %q, %q", args, r.code, r.stdout, r.stderr)
+		}
+	}
+	if after, err := os.ReadFile(s.path("keys.yaml")); err != nil || string(after) != string(before) {
+		t.Errorf("the file was changed: %s %v", after, err)
+	}
+	if r := s.command("check", "-print"); r.code != 0 || !contains(r.stdout, "routes: [export, weather]", "allow_ips: [10.0.0.0/8,", "scopes: [read,") {
+		t.Errorf("check -print: exit %d\n%s", r.code, r.stdout)
+	}
+}
+
+// A key is rotated without a gap and without a second budget: while both live,
+// they are one caller, and the old one ends when it is revoked.
+func TestRotatingAKey(t *testing.T) {
+	t.Parallel()
+	s := keysSite(t, newUpstream(t, nil), "", "", "off")
+	before := s.key("-id", "k-old", "-user", "priya123")
+	g := s.start()
+	left := func(key string) string { return g.get("/weather", "X-API-Key", key).field("X-RateLimit-Remaining") }
+	if got := left(before); got != "9" {
+		t.Fatalf("the old key leaves %s", got)
+	}
+	after := s.key("-id", "k-new", "-user", "priya123")
+	eventually(t, "the new key works", func() bool { return g.get("/usage", "X-API-Key", after).status == 200 })
+	for i, key := range []string{after, before, after} {
+		if got, want := left(key), fmt.Sprint(8-i); got != want {
+			t.Errorf("request %d leaves %s, want %s: the keys have a budget each", i+2, got, want)
+		}
+	}
+	if r := s.command("keys", "revoke", "k-old"); r.code != 0 {
+		t.Fatal(r.stderr)
+	}
+	revoked := time.Now()
+	eventually(t, "the old key ends", func() bool { return g.get("/usage", "X-API-Key", before).status == 401 })
+	t.Logf("the first 401 came %s after the revocation", time.Since(revoked).Round(time.Millisecond))
+	if got := left(after); got != "5" {
+		t.Errorf("after the old one ended, the new key leaves %s, want 5", got)
+	}
+}
