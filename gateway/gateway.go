@@ -158,6 +158,7 @@ func New(o Options) (*Gateway, error) {
 	g.telemetry.Store(cfg.Store.Redis != nil)
 	g.watched = report.Files
 	g.logWarnings(report)
+	g.logSecrets(cfg)
 	return g, nil
 }
 

@@ -47,6 +47,7 @@ func (g *Gateway) reloadLocked() error {
 	g.telemetry.Reloaded(true, cfg.Hash, now)
 	g.telemetry.Store(cfg.Store.Redis != nil)
 	g.logWarnings(report)
+	g.logSecrets(cfg)
 	changes := config.Describe(old.cfg, cfg)
 	if len(changes) == 0 {
 		changes = []string{"nothing that matters changed"}

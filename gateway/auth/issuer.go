@@ -35,7 +35,7 @@ type Issuer struct {
 	// PublicKeys are *rsa.PublicKey of at least 2048 bits, *ecdsa.PublicKey on
 	// the algorithm's curve, or ed25519.PublicKey. Any of them verifies.
 	PublicKeys []crypto.PublicKey
-	// Secrets are the HMAC secrets, bytes as they are (not base64 or hex), at
+	// Secrets are the HMAC secrets, bytes as they are (nothing is decoded here), at
 	// least as long as the hash (RFC 7518 section 3.2). Any of them verifies, so
 	// that they can be rotated.
 	Secrets [][]byte

@@ -230,7 +230,7 @@ func (i *issuer) fromLibrary(err error) *refusal {
 	}
 	switch {
 	case errors.Is(err, jwt.ErrTokenSignatureInvalid) && i.symmetric:
-		return refuse(ReasonBadSignature, "no secret of issuer %s verifies the signature (secrets are bytes as they are, never decoded from base64 or hex)", i.name)
+		return refuse(ReasonBadSignature, "no secret of issuer %s verifies the signature (does secret_encoding say what both sides take it for? raw takes base64 and hex as they stand)", i.name)
 	case errors.Is(err, jwt.ErrTokenSignatureInvalid):
 		return refuse(ReasonBadSignature, "no public key of issuer %s verifies the signature", i.name)
 	}

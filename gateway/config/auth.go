@@ -1,7 +1,6 @@
 package config
 
 import (
-	"bytes"
 	"crypto"
 	"slices"
 	"strings"
@@ -127,6 +126,7 @@ func (a *authSection) readIssuer(o *object) (*Issuer, value) {
 	}
 	hs, pk, algorithmsAt := o.readAlgorithms(is)
 
+	is.SecretEncoding = o.readSecretEncoding()
 	secretAt, okS := o.get("secret_file", "a file that holds the secret, or a list of them")
 	publicAt, okP := o.get("public_key_file", "a PEM file with a public key, or a list of them")
 	o.later("jwks_url", "public_key_file or secret_file")
@@ -135,7 +135,7 @@ func (a *authSection) readIssuer(o *object) (*Issuer, value) {
 	case okS && okP:
 		secretAt.keyErrorf("secrets and public keys never stand in one entry; make two entries, or remove one")
 	case okS:
-		is.Secrets, is.KeyFiles = secretAt.readSecrets(is.Algorithms)
+		is.Secrets, is.KeyFiles = secretAt.readSecrets(is.Algorithms, is.SecretEncoding)
 		if pk && !hs {
 			algorithmsAt.errorf("only HS256, HS384 and HS512 are verified with a secret_file; want those, or a public_key_file")
 		}
@@ -215,34 +215,6 @@ func (o *object) readAlgorithms(is *Issuer) (secret, public bool, at value) {
 		v.errorf("HS256, HS384 and HS512 never stand beside public-key algorithms: a public key could then pass for the secret; make two entries")
 	}
 	return secret, public, v
-}
-
-// readSecrets reads secret_file: one file or a list.
-func (v value) readSecrets(algorithms []string) (secrets []Secret, files []string) {
-	least := 32
-	for _, alg := range algorithms {
-		least = max(least, map[string]int{"HS384": 48, "HS512": 64}[alg])
-	}
-	for _, f := range v.fileList() {
-		path, secret, ok := f.secretFile("the secret")
-		switch {
-		case !ok:
-			continue
-		case strings.Contains(string(secret), "-----BEGIN "):
-			f.errorf("%s holds PEM; want a secret: bytes that nobody else knows", path)
-			continue
-		case len(secret) < least:
-			f.errorf("the secret in %s has %d bytes; want at least the length of the hash, %d (openssl rand -base64 %d)",
-				path, len(secret), least, least)
-			continue
-		case slices.ContainsFunc(secrets, func(other Secret) bool { return bytes.Equal(other, secret) }):
-			f.errorf("%s holds the same secret as another file here; remove one", path)
-			continue
-		}
-		secrets = append(secrets, secret)
-		files = append(files, absolute(path))
-	}
-	return secrets, files
 }
 
 // readPublicKeys reads public_key_file: one file or a list. Every key must fit

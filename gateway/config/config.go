@@ -161,6 +161,9 @@ type Issuer struct {
 	// *ecdsa.PublicKey or ed25519.PublicKey.
 	PublicKeys []crypto.PublicKey
 	Secrets    []Secret // HS*: any of them verifies
+	// SecretEncoding is how the files spell Secrets, which are decoded; empty
+	// where there are none. Default raw.
+	SecretEncoding SecretEncoding
 	// KeyFiles are the files that PublicKeys or Secrets came from; absolute.
 	KeyFiles []string
 	Cookie   string        // empty: none

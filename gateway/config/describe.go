@@ -418,6 +418,7 @@ func describeIssuers(d *differ, old, new []*Issuer) {
 		d.change(what+" audience", strings.Join(a.Audience, ", "), strings.Join(b.Audience, ", "))
 		d.change(what+" algorithms", strings.Join(a.Algorithms, ", "), strings.Join(b.Algorithms, ", "))
 		d.change(what+" "+a.keyField(), strings.Join(a.KeyFiles, ", "), strings.Join(b.KeyFiles, ", "))
+		d.change(what+" secret_encoding", string(a.SecretEncoding), string(b.SecretEncoding))
 		if !reflect.DeepEqual(a.PublicKeys, b.PublicKeys) || !reflect.DeepEqual(a.Secrets, b.Secrets) {
 			d.say("%s: the keys changed", what)
 		}

@@ -295,6 +295,7 @@ func (a *Auth) node() *yaml.Node {
 			n.list("algorithms", is.Algorithms)
 			if len(is.Secrets) > 0 {
 				n.list("secret_file", is.KeyFiles)
+				n.text("secret_encoding", string(is.SecretEncoding))
 			} else {
 				n.list("public_key_file", is.KeyFiles)
 			}

@@ -461,11 +461,28 @@ const maxSecret = 64 << 10
 // secretFile reads a secret from the file that v names and cuts one final
 // newline, which an editor or a mounted file adds.
 func (v value) secretFile(wanted string) (path string, secret Secret, ok bool) {
-	path, data, ok := v.content(wanted)
+	path, s, ok := v.secretText(wanted)
 	if !ok {
 		return path, nil, false
 	}
-	s := string(data)
+	v.warnSpace(path, s)
+	return path, Secret(s), true
+}
+
+// warnSpace warns of white space around a secret that is taken as it stands.
+func (v value) warnSpace(path, s string) {
+	if strings.TrimSpace(s) != s {
+		v.warnf("the secret in %s begins or ends with white space, which is taken as part of it", path)
+	}
+}
+
+// secretText reads what a file of a secret holds, without its final newline.
+func (v value) secretText(wanted string) (path, s string, ok bool) {
+	path, data, ok := v.content(wanted)
+	if !ok {
+		return path, "", false
+	}
+	s = string(data)
 	if t, ok := strings.CutSuffix(s, "\r\n"); ok {
 		s = t
 	} else {
@@ -474,12 +491,10 @@ func (v value) secretFile(wanted string) (path string, secret Secret, ok bool) {
 	switch {
 	case s == "":
 		v.errorf("%s is empty; want %s", path, wanted)
-		return path, nil, false
+		return path, "", false
 	case len(s) > maxSecret:
 		v.errorf("%s holds more than %d KiB; is it the right file?", path, maxSecret>>10)
-		return path, nil, false
-	case strings.TrimSpace(s) != s:
-		v.warnf("the secret in %s begins or ends with white space, which is taken as part of it", path)
+		return path, "", false
 	}
-	return path, Secret(s), true
+	return path, s, true
 }

@@ -102,6 +102,7 @@ func authSchema() schema {
 			"algorithms": some(words(slices.Concat(secretAlgorithms, publicAlgorithms)...)).
 				says("What tokens may be signed with: HS256, HS384, HS512 with a secret, or the others with a public key; never both kinds in one entry."),
 			"secret_file":     files("File with the secret of HS*, or a list of them while rotating; at least as long as the hash."),
+			"secret_encoding": words(secretEncodings...).or(string(EncodingRaw)).says("How secret_file spells the secret: raw takes the bytes as they are, and nothing is decoded that this does not say."),
 			"public_key_file": files("PEM file with public keys, or a list of them; for all algorithms but HS*."),
 			"cookie":          def("header").says("The name of a cookie that may carry the token, besides Authorization: Bearer. Default: none."),
 			"leeway":          spell(0, "By how much clocks may differ, 0s to 1d; more than 5m is a warning."),
@@ -112,7 +113,7 @@ func authSchema() schema {
 			}).says("Names of claims: the exact name first, then dots descend, as in realm.org."),
 		}, "issuer", "algorithms").with("oneOf", []schema{
 			{"required": []string{"secret_file"}, "properties": map[string]any{"public_key_file": false, "algorithms": some(words(secretAlgorithms...))}},
-			{"required": []string{"public_key_file"}, "properties": map[string]any{"secret_file": false, "algorithms": some(words(publicAlgorithms...))}},
+			{"required": []string{"public_key_file"}, "properties": map[string]any{"secret_file": false, "secret_encoding": false, "algorithms": some(words(publicAlgorithms...))}},
 		})}.says("Issuers of tokens."),
 		"api_keys": fields(map[string]schema{
 			"file":   def("text").says("The key file, which gateway keys writes: digests, never the keys."),
