@@ -286,11 +286,16 @@ func (s *snapshot) authenticate(x *exchange, r *http.Request) *httperr.Error {
 		s.gw.telemetry.Auth("", telemetry.AuthMissing)
 		return s.unauthorized()
 	}
-	method := ""
+	method, guess := "", true
 	if refused, ok := errors.AsType[*auth.RefusedError](err); ok {
 		method = string(refused.Method)
+		// Else callers would be locked out because their issuer is away.
+		guess = refused.Reason != auth.ReasonKeysUnavailable
 	}
 	s.gw.telemetry.Auth(method, telemetry.AuthRefused)
+	if !guess {
+		return s.unauthorized()
+	}
 	if refused := s.failuresSpent(x, r, 1); refused != nil {
 		return refused
 	}

@@ -75,7 +75,7 @@ type Options struct {
 	TokenCacheSize int
 	// Previous is the Authenticator this one replaces, or nil. Keys that are
 	// in both (same id, same digest) stay known, and so do tokens if nothing
-	// about the issuers changed.
+	// about the issuers changed but what their key sources hold.
 	Previous *Authenticator
 	// Now is the clock; default time.Now. Tokens and keys speak of calendar
 	// time, so this is the wall clock.
@@ -166,7 +166,9 @@ func checkRealm(s string) error {
 }
 
 // Authenticate says who sent r. Only header fields are read, and nothing of r
-// is changed. The error is ErrNoCredentials, ErrNotKnown, or a *RefusedError.
+// is changed. It takes no longer than cryptography does, but where a token names
+// a key that its issuer's KeySource does not know: see [KeySource.Missing]. The
+// error is ErrNoCredentials, ErrNotKnown, or a *RefusedError.
 func (a *Authenticator) Authenticate(r *http.Request, c Check) (Principal, error) {
 	cred, ref := a.find(r.Header)
 	var p Principal
@@ -177,7 +179,7 @@ func (a *Authenticator) Authenticate(r *http.Request, c Check) (Principal, error
 	case cred.method == MethodAPIKey:
 		p, ref = a.keys.authenticate(cred.value, a.now(), c)
 	default:
-		p, ref = a.tokens.authenticate(cred, a.now(), c)
+		p, ref = a.tokens.authenticate(r.Context(), cred, a.now(), c)
 	}
 	switch {
 	case ref == nil:

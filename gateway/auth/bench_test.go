@@ -30,7 +30,19 @@ func TestHotPathDoesNotAllocate(t *testing.T) {
 			}
 		}
 	}
-	r := request("X-API-Key: not known at all")
+	p := provides(jwk("1", "RS256", rsaKey().Public()))
+	a = newAuth(t, auth.Options{Issuers: []auth.Issuer{p.issuer("RS256")}, APIKeys: true})
+	r := bearer(sign("RS256", rsaKey(), kid("1"), claims()))
+	if n := testing.AllocsPerRun(100, func() {
+		if _, err := a.Authenticate(r, auth.Check{OnlyKnown: true}); err != nil {
+			if _, err = a.Authenticate(r, auth.Check{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}); n > 0 {
+		t.Errorf("a token of a key set: %v allocations", n)
+	}
+	r = request("X-API-Key: not known at all")
 	if n := testing.AllocsPerRun(100, func() { _, _ = a.Authenticate(r, auth.Check{OnlyKnown: true}) }); n > 0 {
 		t.Errorf("a key that is not known: %v allocations", n)
 	}
@@ -66,6 +78,19 @@ func BenchmarkKnownToken(b *testing.B) {
 			}
 		}
 	})
+}
+
+// BenchmarkKnownTokenOfAKeySet is what a repeated caller with RS256 costs.
+func BenchmarkKnownTokenOfAKeySet(b *testing.B) {
+	p := provides(jwk("1", "RS256", rsaKey().Public()), jwk("2", "", p256.Public()))
+	a := newAuth(b, auth.Options{Issuers: []auth.Issuer{p.issuer("RS256")}})
+	r := bearer(sign("RS256", rsaKey(), kid("1"), claims()))
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := a.Authenticate(r, auth.Check{}); err != nil {
+			b.Fatal(err)
+		}
+	}
 }
 
 // BenchmarkForgedToken is what a guess costs us.

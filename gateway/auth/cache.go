@@ -10,8 +10,9 @@ import (
 // tokenCache remembers verified tokens by the SHA-256 of their text, so that
 // a caller pays for a signature once and not with every request. The digest
 // covers the whole token, signature included, and nothing else is needed: what
-// a token means depends only on the configuration, and a cache belongs to
-// one. It holds no refusal and, on purpose, no token text.
+// a token means depends only on the configuration, and a cache belongs to one;
+// whether the key of a KeySource that verified it is still in force is looked
+// at with each hit. It holds no refusal and, on purpose, no token text.
 //
 // It is cut in shards because each look-up moves an entry to the front under
 // a lock.
@@ -24,6 +25,7 @@ type tokenCache struct {
 type verified struct {
 	principal Principal
 	issuer    int       // index of its issuer
+	proof     proof     // which key of a KeySource verified it; else zero
 	from      time.Time // valid from here, leeway included; zero: always
 	until     time.Time // no longer valid from here on, leeway included
 }

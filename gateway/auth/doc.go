@@ -4,7 +4,7 @@
 // It is not for deciding what a caller may do, which is the plan's business,
 // and not for answering: it returns an error, and the pipeline answers 401 with
 // [Authenticator.Challenges], the same bytes whatever was wrong. It keeps no
-// session, asks nobody over the network, and never reads a credential from a
+// session, asks nobody over the network (a [KeySource] may), and never reads a credential from a
 // query string, which ends up in logs and Referer fields.
 //
 // # Which credential decides
@@ -34,7 +34,9 @@
 // Bad input is never a panic and never an identity. No error contains a token,
 // a key or a part of one. Refusals are never remembered, so what becomes valid
 // later (nbf) works then. A key that a new configuration no longer has is gone
-// at once.
+// at once, and so are the tokens of a key that its issuer's set no longer has.
+// While an issuer's keys are not known, its tokens are refused for that reason
+// alone ([ReasonKeysUnavailable]), which is no fault of the caller.
 //
 // Identities become header fields of the upstream request, so a value with
 // control characters, invalid UTF-8, space around it, or more than 256 bytes

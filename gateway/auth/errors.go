@@ -30,11 +30,17 @@ const (
 	ReasonNotYetValid  Reason = "not_yet_valid" // nbf or iat in the future
 	ReasonBadSignature Reason = "bad_signature" // no key of the issuer verifies it
 	ReasonBadAlgorithm Reason = "bad_algorithm" // not on the issuer's allow-list
-	ReasonBadHeader    Reason = "bad_header"    // an extension we do not know (crit, b64), a key of its own, or another kind of token
+	ReasonBadHeader    Reason = "bad_header"    // an extension we do not know (crit, b64), a key of its own, a kid that is none, or another kind of token
 	ReasonWrongIssuer  Reason = "wrong_issuer"  // iss is none of ours, or not one that may use this cookie
 	ReasonWrongAud     Reason = "wrong_audience"
 	ReasonMissingClaim Reason = "missing_claim" // exp, iss or the user claim
 	ReasonBadClaim     Reason = "bad_claim"     // a claim of the wrong type, out of range, or unfit for a field
+	// ReasonUnknownKeyID is a token whose kid is none of its issuer's keys.
+	ReasonUnknownKeyID Reason = "unknown_key_id"
+	// ReasonKeysUnavailable is the only one that is not the caller's doing: the
+	// issuer's keys were never fetched, or are too old to be trusted, so that
+	// nothing of the token was verified. It is no attempt at guessing.
+	ReasonKeysUnavailable Reason = "keys_unavailable"
 )
 
 // Reasons lists every Reason, so that a metric can start at 0 for each.
@@ -42,7 +48,7 @@ func Reasons() []Reason {
 	return []Reason{
 		ReasonMalformed, ReasonSeveral, ReasonOversize, ReasonUnknownKey, ReasonChecksum,
 		ReasonWrongAddress, ReasonExpired, ReasonNotYetValid, ReasonBadSignature, ReasonBadAlgorithm, ReasonBadHeader,
-		ReasonWrongIssuer, ReasonWrongAud, ReasonMissingClaim, ReasonBadClaim,
+		ReasonWrongIssuer, ReasonWrongAud, ReasonMissingClaim, ReasonBadClaim, ReasonUnknownKeyID, ReasonKeysUnavailable,
 	}
 }
 

@@ -10,7 +10,6 @@ import (
 	"crypto/sha256"
 	"crypto/x509"
 	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"hash"
@@ -19,6 +18,8 @@ import (
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
+
+	"bouncer/gateway/jwks"
 )
 
 // Issuer is one issuer of tokens.
@@ -30,11 +31,16 @@ type Issuer struct {
 	Audience []string
 	// Algorithms is the allow-list, at least one of HS256, HS384, HS512 (with
 	// Secrets) or of RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384,
-	// ES512, EdDSA (with PublicKeys). The two kinds never stand together.
+	// ES512, EdDSA (with PublicKeys or KeySet). The two kinds never stand
+	// together.
 	Algorithms []string
 	// PublicKeys are *rsa.PublicKey of at least 2048 bits, *ecdsa.PublicKey on
 	// the algorithm's curve, or ed25519.PublicKey. Any of them verifies.
 	PublicKeys []crypto.PublicKey
+	// KeySet has the public keys in place of PublicKeys, and may change; nil: it
+	// is not used. There, a token that names a key (kid) is verified by that one
+	// alone.
+	KeySet KeySource
 	// Secrets are the HMAC secrets, bytes as they are (nothing is decoded here), at
 	// least as long as the hash (RFC 7518 section 3.2). Any of them verifies, so
 	// that they can be rotated.
@@ -83,76 +89,6 @@ func (a algorithm) fits(key crypto.PublicKey) bool {
 		return a.family == "Ed25519"
 	}
 	return false
-}
-
-const (
-	// minRSABits is the least size of an RSA key (RFC 7518 section 3.3).
-	minRSABits = 2048
-	// maxRSABits is the greatest: what a verification costs grows with the square
-	// of the size, and whoever sends a token makes us pay it.
-	maxRSABits = 8192
-)
-
-// smallOrder are the encodings, but for the bit of the sign, of the points on
-// Ed25519's curve whose order divides 8. Under such a key anybody can sign:
-// most of the message does not enter the equation.
-var smallOrder = [][ed25519.PublicKeySize]byte{
-	hexKey("0000000000000000000000000000000000000000000000000000000000000000"), // order 4
-	hexKey("0100000000000000000000000000000000000000000000000000000000000000"), // order 1
-	hexKey("26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05"), // order 8
-	hexKey("c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a"), // order 8
-	hexKey("ecffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f"), // order 2
-	hexKey("edffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f"), // order 4, spelt beyond the field
-	hexKey("eeffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f"), // order 1, likewise
-}
-
-func hexKey(s string) [ed25519.PublicKeySize]byte {
-	b, err := hex.DecodeString(s)
-	if err != nil {
-		panic("bug: " + err.Error())
-	}
-	return [ed25519.PublicKeySize]byte(b)
-}
-
-// checkPublicKey refuses keys that cannot be used, so that none is found out
-// by a panic or a refusal while requests come in.
-func checkPublicKey(key crypto.PublicKey) error {
-	switch k := key.(type) {
-	case *rsa.PublicKey:
-		if k == nil || k.N == nil {
-			return errors.New("is empty")
-		}
-		if n := k.N.BitLen(); n < minRSABits {
-			return fmt.Errorf("is an RSA key of %d bits; at least %d", n, minRSABits)
-		} else if n > maxRSABits {
-			return fmt.Errorf("is an RSA key of %d bits; at most %d", n, maxRSABits)
-		}
-		// With the exponent 1 a signature is the padded hash, which anybody can
-		// write; what is even is no RSA key.
-		if k.E < 3 || k.E%2 == 0 || k.N.Bit(0) == 0 {
-			return errors.New("is an RSA key whose exponent or modulus is none (even, or an exponent below 3)")
-		}
-	case *ecdsa.PublicKey:
-		//lint:ignore SA1019 nothing else tells a point that is not there, on which ECDH panics
-		if k == nil || k.Curve == nil || k.X == nil || k.Y == nil { //nolint:staticcheck // SA1019, as above
-			return errors.New("is empty")
-		}
-		if _, err := k.ECDH(); err != nil {
-			return errors.New("is not a point on its curve P-256, P-384 or P-521")
-		}
-	case ed25519.PublicKey:
-		if len(k) != ed25519.PublicKeySize {
-			return fmt.Errorf("is an Ed25519 key of %d bytes; want %d", len(k), ed25519.PublicKeySize)
-		}
-		y := [ed25519.PublicKeySize]byte(k)
-		y[len(y)-1] &= 0x7f
-		if slices.Contains(smallOrder, y) {
-			return errors.New("is a point of small order, under which anybody can sign")
-		}
-	default:
-		return fmt.Errorf("is a %T; want an RSA, ECDSA or Ed25519 public key", key)
-	}
-	return nil
 }
 
 func newTokens(list []Issuer, now func() time.Time) (*tokens, error) {
@@ -206,7 +142,7 @@ func newIssuer(o Issuer, now func() time.Time) (*issuer, error) {
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	i := &issuer{
 		name: o.Issuer, algorithms: slices.Clone(o.Algorithms), audience: slices.Clone(o.Audience),
-		keys: make(map[string]jwt.VerificationKeySet, len(o.Algorithms)), cookie: o.Cookie, leeway: o.Leeway,
+		source: o.KeySet, keys: make(map[string]jwt.VerificationKeySet, len(o.Algorithms)), cookie: o.Cookie, leeway: o.Leeway,
 		tenant: newClaimPath(o.Claims.Tenant), plan: newClaimPath(o.Claims.Plan),
 	}
 	if o.Claims.User == "" {
@@ -228,7 +164,7 @@ func newIssuer(o Issuer, now func() time.Time) (*issuer, error) {
 
 	usable := make([]crypto.PublicKey, 0, len(o.PublicKeys))
 	for n, k := range o.PublicKeys {
-		if err := checkPublicKey(k); err != nil {
+		if err := jwks.Usable(k); err != nil {
 			bad("public key %d %w", n+1, err)
 			continue
 		}
@@ -277,7 +213,7 @@ func newIssuer(o Issuer, now func() time.Time) (*issuer, error) {
 					set.Keys = append(set.Keys, k)
 				}
 			}
-			if len(set.Keys) == 0 {
+			if len(set.Keys) == 0 && o.KeySet == nil {
 				bad("%s wants a public key of its type (%s), and there is none", name, a.wants())
 			}
 		}
@@ -286,10 +222,13 @@ func newIssuer(o Issuer, now func() time.Time) (*issuer, error) {
 	i.symmetric = secret
 	// Whoever knows the public key could sign for HS* with it, if the two ever
 	// got mixed up.
-	if secret && public || len(o.Secrets) > 0 && len(o.PublicKeys) > 0 {
+	if secret && public || len(o.Secrets) > 0 && (len(o.PublicKeys) > 0 || o.KeySet != nil) {
 		bad("HS* with secrets and algorithms with public keys never stand in one entry")
 	} else if len(o.Secrets) > 0 && !secret {
 		bad("there are secrets, but no algorithm uses them")
+	}
+	if o.KeySet != nil && len(o.PublicKeys) > 0 {
+		bad("there are public keys beside a key set; want one of the two")
 	}
 	for n, s := range o.Secrets {
 		if slices.ContainsFunc(o.Secrets[:n], func(other []byte) bool { return bytes.Equal(other, s) }) {
@@ -329,9 +268,10 @@ func sameKey(a, b crypto.PublicKey) bool {
 	return ok && k.Equal(b)
 }
 
-// fingerprint is over all that decides what a token means: what verified under
-// one configuration verifies the same under another with the same
-// fingerprint. It is kept in memory only.
+// fingerprint is over all that decides what a token means, but for what key
+// sources hold: what verified under one configuration verifies the same under
+// another with the same fingerprint, as long as its key is there. It is kept in
+// memory only.
 func fingerprint(list []Issuer) [32]byte {
 	h := sha256.New()
 	for _, o := range list {
@@ -340,6 +280,7 @@ func fingerprint(list []Issuer) [32]byte {
 		writeList(h, o.Audience, func(s string) []byte { return []byte(s) })
 		writeList(h, o.Algorithms, func(s string) []byte { return []byte(s) })
 		writeList(h, o.Secrets, func(s []byte) []byte { return s })
+		write(h, fmt.Append(nil, o.KeySet != nil))
 		writeList(h, o.PublicKeys, func(k crypto.PublicKey) []byte {
 			der, err := x509.MarshalPKIXPublicKey(k)
 			if err != nil {

@@ -1,6 +1,7 @@
 package auth
 
 import (
+	"context"
 	"encoding/base64"
 	"errors"
 	"slices"
@@ -17,7 +18,8 @@ type tokens struct {
 	cookies []string // the names, each once, in the order of the issuers
 	parser  *jwt.Parser
 	cache   *tokenCache
-	// fingerprint is over everything that decides what a token means.
+	// fingerprint is over everything that decides what a token means, but for what
+	// key sources hold.
 	fingerprint [32]byte
 }
 
@@ -26,7 +28,8 @@ type issuer struct {
 	name               string
 	algorithms         []string
 	audience           []string
-	keys               map[string]jwt.VerificationKeySet // by algorithm: only keys of its type
+	source             KeySource                         // nil: the keys are below
+	keys               map[string]jwt.VerificationKeySet // by each allowed algorithm: only keys of its type
 	symmetric          bool                              // the keys are secrets
 	cookie             string
 	leeway             time.Duration
@@ -34,12 +37,13 @@ type issuer struct {
 	user, tenant, plan claimPath
 }
 
-// sameIssuers says whether a token means the same to both.
+// sameIssuers says whether a token means the same to both. What key sources hold
+// is not compared: with each hit it is looked at whether the key is still there.
 func (t *tokens) sameIssuers(other *tokens) bool { return t.fingerprint == other.fingerprint }
 
 // authenticate says whom a token names. How it was presented is part of the
 // answer, not of what is remembered: header and cookie are the same caller.
-func (t *tokens) authenticate(c credential, now time.Time, check Check) (Principal, *refusal) {
+func (t *tokens) authenticate(ctx context.Context, c credential, now time.Time, check Check) (Principal, *refusal) {
 	switch {
 	case c.value == "":
 		return Principal{}, refuse(ReasonMalformed, "the token is empty")
@@ -48,12 +52,17 @@ func (t *tokens) authenticate(c credential, now time.Time, check Check) (Princip
 	}
 	digest := digestOf(c.value)
 	v, ok := t.cache.get(digest, now)
+	if ok {
+		if i := t.issuers[v.issuer]; i.source != nil {
+			ok = t.stillInForce(i, digest, &v)
+		}
+	}
 	if !ok {
 		if check.OnlyKnown {
 			return Principal{}, notKnown
 		}
 		var ref *refusal
-		if v, ref = t.verify(c.value, now); ref != nil {
+		if v, ref = t.verify(ctx, c.value, now); ref != nil {
 			return Principal{}, ref
 		}
 		t.cache.add(digest, v)
@@ -70,11 +79,13 @@ func (t *tokens) authenticate(c credential, now time.Time, check Check) (Princip
 // signature with the keys of the issuer it names, then its claims. The order
 // matters: nothing that a token says is believed, and no reason that depends
 // on it is given, before its signature has verified; iss only chooses the keys.
-func (t *tokens) verify(token string, now time.Time) (verified, *refusal) {
-	if ref := t.checkHeader(token); ref != nil {
+func (t *tokens) verify(ctx context.Context, token string, now time.Time) (verified, *refusal) {
+	kid, ref := t.checkHeader(token)
+	if ref != nil {
 		return verified{}, ref
 	}
 	var claims tokenClaims
+	var proof proof
 	index := 0
 	_, err := t.parser.ParseWithClaims(token, &claims, func(tok *jwt.Token) (any, error) {
 		iss, err := claims.issuer()
@@ -95,10 +106,20 @@ func (t *tokens) verify(token string, now time.Time) (verified, *refusal) {
 		if !ok {
 			return nil, refuse(ReasonBadAlgorithm, "issuer %s allows %s", i.name, strings.Join(i.algorithms, ", "))
 		}
-		return keys, nil
+		if i.source == nil {
+			return keys, nil
+		}
+		if proof, ref = i.choose(ctx, tok, kid); ref != nil {
+			return nil, ref
+		}
+		return proof.public, nil
 	})
 	if err != nil {
-		return verified{}, t.issuers[index].fromLibrary(err)
+		i := t.issuers[index]
+		if proof.set != nil && errors.Is(err, jwt.ErrTokenSignatureInvalid) {
+			i.source.Doubt()
+		}
+		return verified{}, i.fromLibrary(err)
 	}
 	i := t.issuers[index]
 	if ref := claims.check(now, len(i.audience) > 0); ref != nil {
@@ -111,7 +132,7 @@ func (t *tokens) verify(token string, now time.Time) (verified, *refusal) {
 	if ref != nil {
 		return verified{}, ref
 	}
-	v := verified{principal: p, issuer: index, until: claims.exp.Add(i.leeway)}
+	v := verified{principal: p, issuer: index, proof: proof, until: claims.exp.Add(i.leeway)}
 	v.principal.Expires = v.until
 	for _, d := range []*jwt.NumericDate{claims.nbf, claims.iat} {
 		if d != nil && d.Add(-i.leeway).After(v.from) {
@@ -130,53 +151,53 @@ var pss = map[string]*jwt.SigningMethodRSAPSS{
 }
 
 // checkHeader checks the form of a token (JWS compact serialization, RFC 7515
-// section 7.1) and its header, in ways that the library leaves open.
+// section 7.1) and its header, in ways that the library leaves open. It returns
+// the name of the key (kid), empty if the token gives none.
 //
-// Only configured keys count, and nothing that a token points to is ever
-// fetched: a header that brings a key along is refused. kid is not needed: each
-// of the issuer's few keys is tried.
-func (t *tokens) checkHeader(token string) *refusal {
+// Only keys that the configuration names count, and nothing that a token points
+// to is ever fetched: a header that brings a key along is refused.
+func (t *tokens) checkHeader(token string) (kid string, ref *refusal) {
 	head, rest, _ := strings.Cut(token, ".")
 	payload, signature, _ := strings.Cut(rest, ".")
 	for _, part := range []string{head, payload, signature} {
 		if !isBase64URL(part) {
-			return refuse(ReasonMalformed, "a token is three parts of base64url with dots between them")
+			return "", refuse(ReasonMalformed, "a token is three parts of base64url with dots between them")
 		}
 	}
 	// Strict: bits that stand for nothing must be zero, else one token could be
 	// spelt in several ways.
 	raw, err := base64.RawURLEncoding.Strict().DecodeString(head)
 	if err != nil {
-		return refuse(ReasonMalformed, "the header is not canonical base64url")
+		return "", refuse(ReasonMalformed, "the header is not canonical base64url")
 	}
 	header, err := parseObject(raw)
 	if err != nil {
-		return refuse(ReasonMalformed, "the header is %v", err)
+		return "", refuse(ReasonMalformed, "the header is %v", err)
 	}
 	// RFC 7515 section 4.1.11: who does not understand an extension that crit
 	// names must refuse the token. We understand none. b64 (RFC 7797) changes
 	// what is signed and must not stand without crit.
 	for _, name := range []string{"crit", "b64"} {
 		if _, ok := header[name]; ok {
-			return refuse(ReasonBadHeader, "the header has %s, an extension we do not know", name)
+			return "", refuse(ReasonBadHeader, "the header has %s, an extension we do not know", name)
 		}
 	}
 	for _, name := range []string{"jwk", "jku", "x5u", "x5c"} {
 		if _, ok := header[name]; ok {
-			return refuse(ReasonBadHeader, "the header has %s, a key of the token's own; only configured keys count", name)
+			return "", refuse(ReasonBadHeader, "the header has %s, a key of the token's own; only configured keys count", name)
 		}
 	}
 	if ref := checkType(header); ref != nil {
-		return ref
+		return "", ref
 	}
 	alg, ok := header["alg"].(string)
 	if !ok {
-		return refuse(ReasonMalformed, "the header has no alg")
+		return "", refuse(ReasonMalformed, "the header has no alg")
 	}
 	if !slices.ContainsFunc(t.issuers, func(i *issuer) bool { return slices.Contains(i.algorithms, alg) }) {
-		return refuse(ReasonBadAlgorithm, "no issuer allows the token's algorithm")
+		return "", refuse(ReasonBadAlgorithm, "no issuer allows the token's algorithm")
 	}
-	return nil
+	return keyID(header)
 }
 
 // checkType refuses the tokens that an issuer signs for another purpose with the

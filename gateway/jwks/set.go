@@ -3,14 +3,10 @@ package jwks
 import (
 	"bytes"
 	"crypto"
-	"crypto/ecdsa"
-	"crypto/ed25519"
-	"crypto/rsa"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"slices"
 
 	"github.com/go-jose/go-jose/v4"
@@ -33,7 +29,7 @@ type Key struct {
 	ID string
 	// Algorithm is the only one that the key is for (alg); empty: any that fits.
 	Algorithm string
-	// Public is an *rsa.PublicKey of 2048 to 16384 bits, an *ecdsa.PublicKey on P-256,
+	// Public is an *rsa.PublicKey of 2048 to 8192 bits, an *ecdsa.PublicKey on P-256,
 	// P-384 or P-521, or an ed25519.PublicKey. It must not be changed.
 	Public crypto.PublicKey
 }
@@ -165,41 +161,4 @@ func parseKey(raw json.RawMessage) (Key, error) {
 		return id, fmt.Errorf("it %w", err)
 	}
 	return Key{ID: about.Kid, Algorithm: about.Alg, Public: k.Key}, nil
-}
-
-// MinRSABits is the least size of an RSA key (RFC 7518 section 3.3).
-const MinRSABits = 2048
-
-// maxRSABits bounds what one verification can cost.
-const maxRSABits = 16384
-
-// Usable says what is wrong with a public key, so that none is found out by a
-// panic or a refusal while requests come in. The text goes on after "the key".
-func Usable(key crypto.PublicKey) error {
-	switch k := key.(type) {
-	case *rsa.PublicKey:
-		switch {
-		case k == nil || k.N == nil:
-			return errors.New("is empty")
-		case k.N.BitLen() < MinRSABits || k.N.BitLen() > maxRSABits:
-			return fmt.Errorf("is an RSA key of %d bits; want %d to %d", k.N.BitLen(), MinRSABits, maxRSABits)
-		case k.E < 3 || k.E%2 == 0 || k.E > math.MaxInt32 || k.N.Bit(0) == 0:
-			return errors.New("is an RSA key with an impossible exponent or modulus")
-		}
-	case *ecdsa.PublicKey:
-		//lint:ignore SA1019 nothing else tells a point that is not there, on which ECDH panics
-		if k == nil || k.Curve == nil || k.X == nil || k.Y == nil { //nolint:staticcheck // SA1019, as above
-			return errors.New("is empty")
-		}
-		if _, err := k.ECDH(); err != nil {
-			return errors.New("is not a point on its curve P-256, P-384 or P-521")
-		}
-	case ed25519.PublicKey:
-		if len(k) != ed25519.PublicKeySize {
-			return fmt.Errorf("is an Ed25519 key of %d bytes; want %d", len(k), ed25519.PublicKeySize)
-		}
-	default:
-		return fmt.Errorf("is a %T; want an RSA, ECDSA or Ed25519 public key", key)
-	}
-	return nil
 }
