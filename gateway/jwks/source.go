@@ -97,9 +97,9 @@ type Source struct {
 	stopped context.Context
 	running sync.WaitGroup
 
-	telling  sync.Mutex // one hook at a time
-	fetching sync.Mutex // one fetch at a time
-	fetcher  *fetcher
+	telling sync.Mutex    // one hook at a time
+	turn    chan struct{} // holds one element while somebody fetches
+	fetcher *fetcher      // of whom that is
 
 	mu      sync.Mutex
 	set     *Set // the last good one, however old
@@ -130,7 +130,7 @@ func New(o Options) (*Source, error) {
 	case o.MaxStale < o.Refresh:
 		return nil, fmt.Errorf("max_stale: want refresh (%v) or more, got %v", o.Refresh, o.MaxStale)
 	}
-	s := &Source{o: o, fetcher: newFetcher(o), tried: make(chan struct{}), wake: make(chan struct{}, 1)}
+	s := &Source{o: o, fetcher: newFetcher(o), tried: make(chan struct{}), wake: make(chan struct{}, 1), turn: make(chan struct{}, 1)}
 	s.stopped, s.stop = context.WithCancel(context.Background())
 	return s, nil
 }
@@ -273,8 +273,12 @@ func (s *Source) dropOld() {
 
 // fetch asks once and puts into force what came.
 func (s *Source) fetch() {
-	s.fetching.Lock()
-	defer s.fetching.Unlock()
+	select {
+	case s.turn <- struct{}{}:
+		defer func() { <-s.turn }()
+	case <-s.stopped.Done():
+		return
+	}
 	got, err := s.fetcher.fetch(s.stopped)
 	if s.stopped.Err() != nil {
 		return // broken off by Close, which is nobody's failure
