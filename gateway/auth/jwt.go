@@ -212,7 +212,7 @@ func checkType(header map[string]any) *refusal {
 	}
 	typ, ok := v.(string)
 	if !ok {
-		return refuse(ReasonMalformed, "the header's typ is not a string")
+		return refuse(ReasonBadHeader, "typ is not a string")
 	}
 	// A media type; case is no difference, and application/ may be left out.
 	typ = strings.TrimPrefix(strings.ToLower(typ), "application/")

@@ -1,0 +1,122 @@
+package test
+
+import (
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"bouncer/gateway/auth/tokentest"
+)
+
+// tokenSite is a gateway that knows the issuers of the table of tokens.
+func tokenSite(t *testing.T, u *upstream) *site {
+	s := newSite(t)
+	var y strings.Builder
+	y.WriteString("listen: {http: \"127.0.0.1:0\", admin: \"127.0.0.1:0\"}\nauth:\n  failure_limit: off\n  jwt:\n")
+	for n, i := range tokentest.Issuers() {
+		fmt.Fprintf(&y, "    - issuer: %q\n      algorithms: [%s]\n      cookie: %s\n      leeway: %s\n", i.Issuer, strings.Join(i.Algorithms, ", "), i.Cookie, i.Leeway)
+		fmt.Fprintf(&y, "      claims: {user: %q", i.Claims.User)
+		if i.Claims.Tenant != "" {
+			fmt.Fprintf(&y, ", tenant: %q, plan: %q", i.Claims.Tenant, i.Claims.Plan)
+		}
+		y.WriteString("}\n")
+		if len(i.Audience) > 0 {
+			fmt.Fprintf(&y, "      audience: [%s]\n", strings.Join(i.Audience, ", "))
+		}
+		name := fmt.Sprintf("issuer-%d", n)
+		for _, secret := range i.Secrets {
+			s.write(name, string(secret)+"\n")
+			fmt.Fprintf(&y, "      secret_file: %s\n", name)
+		}
+		var keys strings.Builder
+		for _, key := range i.PublicKeys {
+			if err := pem.Encode(&keys, &pem.Block{Type: "PUBLIC KEY", Bytes: must(x509.MarshalPKIXPublicKey(key))}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if keys.Len() > 0 {
+			s.write(name, keys.String())
+			fmt.Fprintf(&y, "      public_key_file: %s\n", name)
+		}
+	}
+	fmt.Fprintf(&y, "upstreams:\n  weather: {targets: [%q]}\nroutes:\n  - {name: weather, path: /api/weather, upstream: weather}\n", u.URL)
+	s.write("routes.yaml", y.String())
+	s.write("plans.yaml", "default_plan: free\nplans:\n  free: {limits: []}\n")
+	return s
+}
+
+// varying is what differs between any two answers.
+var varying = regexp.MustCompile(`(?m)^(Date|X-Request-Id): .*$|"request_id":"[^"]*"`)
+
+// Every refused token gets the same answer through the whole gateway, byte for
+// byte, whatever is wrong with it and wherever it comes from, and the upstream
+// hears nothing. Every good one is the caller whom the table names.
+func TestEveryTokenThroughTheGateway(t *testing.T) {
+	u := newUpstream(t, nil)
+	g := tokenSite(t, u).start()
+	exchange := func(field string) string {
+		c := g.dial()
+		defer c.Close()
+		c.say("GET /api/weather HTTP/1.1\r\nHost: g\r\nConnection: close\r\n" + field + "\r\n\r\n")
+		b, err := io.ReadAll(c.in)
+		if err != nil {
+			t.Fatalf("read an answer: %v", err)
+		}
+		return string(b)
+	}
+	refusal := varying.ReplaceAllString(exchange("Authorization: Bearer x"), "")
+	if !strings.HasPrefix(refusal, "HTTP/1.1 401 ") {
+		t.Fatalf("no token at all: %s", refusal)
+	}
+	refused, accepted := 0, 0
+	for _, tok := range tokentest.Table(time.Now()) {
+		if tok.Fleeting() || strings.ContainsAny(tok.Text, "\r\n\x00") { // what ends the field is the server's business
+			continue
+		}
+		user, good := tok.Accepted()
+		for _, field := range []string{"Authorization: Bearer " + tok.Text, "Cookie: " + tokentest.Cookie + "=" + tok.Text} {
+			before := u.count()
+			got := exchange(field)
+			switch {
+			case good:
+				accepted++
+				if !strings.HasPrefix(got, "HTTP/1.1 200 ") || u.count() != before+1 {
+					t.Errorf("%s, %.10s: %.200s, want it to pass", tok.Name, field, got)
+				} else if r := u.last(t); r.Header.Get("X-Auth-User") != user || r.Header.Get("Authorization") != "" || r.Header.Get("Cookie") != "" {
+					t.Errorf("%s, %.10s: the upstream sees %v, want the user %s and no token", tok.Name, field, r.Header, user)
+				}
+			default:
+				refused++
+				if text := varying.ReplaceAllString(got, ""); text != refusal {
+					t.Errorf("%s, %.10s: it is told from the others:\n%s\nwant\n%s", tok.Name, field, text, refusal)
+				}
+				if u.count() != before {
+					t.Errorf("%s, %.10s: it reached the upstream", tok.Name, field)
+				}
+			}
+		}
+	}
+	if refused < 200 || accepted < 50 {
+		t.Errorf("%d refused and %d accepted: half the table is gone", refused, accepted)
+	}
+	counted := 0
+	for name, value := range g.metrics() {
+		if strings.HasPrefix(name, "gateway_auth_total{") && !strings.Contains(name, `"accepted"`) {
+			n := 0
+			fmt.Sscan(value, &n)
+			counted += n
+		}
+	}
+	if counted != refused+1 {
+		t.Errorf("%d refusals are counted, want %d", counted, refused+1)
+	}
+	if a := send(t, http.MethodGet, g.url+"/api/weather", nil); a.status != 401 {
+		t.Errorf("without a token: %d", a.status)
+	}
+}
