@@ -104,7 +104,7 @@ func build(cfg *config.Config, gw *Gateway, up map[string]*pooled, storeFor stor
 			store: storeFor(c.OnStoreFailure), upstreamName: c.Upstream, upstream: up[c.Upstream].upstream, hashBy: hashBy[c.Upstream],
 		}
 		if s.auth != nil && c.Auth != config.AuthNone && !c.ForwardCredentials {
-			rt.forward.Strip = s.auth.Strip
+			rt.forward.Strip, rt.stripQuery = s.auth.Strip, s.auth.StripQuery
 		}
 		rt.forward.ClientField, rt.forward.NoWebSocket = cfg.ClientIP.Header, noSockets[c.Upstream]
 		if err := rt.reshape(c); err != nil {
@@ -288,7 +288,7 @@ func makeAuth(cfg *config.Config, previous *auth.Authenticator) (*auth.Authentic
 		o.Issuers = append(o.Issuers, i)
 	}
 	if c := cfg.Auth.APIKeys; c != nil {
-		o.APIKeys, o.KeyHeader = true, c.Header
+		o.APIKeys, o.KeyHeader, o.KeyQuery = true, c.Header, c.Query
 		for _, k := range c.Keys {
 			o.Keys = append(o.Keys, auth.Key{
 				ID: k.ID, SHA256: k.SHA256, User: k.User, Tenant: k.Tenant, Plan: k.Plan, Expires: k.Expires,

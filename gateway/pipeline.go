@@ -118,6 +118,7 @@ func (s *snapshot) decide(x *exchange, r *http.Request) *httperr.Error {
 	if refused := s.authenticate(x, r); refused != nil {
 		return refused
 	}
+	x.stripQuery(r)
 	s.choosePlan(x)
 	// 403
 	if refused := s.authorize(x); refused != nil {
@@ -300,6 +301,26 @@ func (s *snapshot) authenticate(x *exchange, r *http.Request) *httperr.Error {
 		return refused
 	}
 	return s.unauthorized()
+}
+
+// stripQuery takes an API key out of the query, so that nobody behind this sees it:
+// no upstream, and no placeholder of a field that one is sent.
+func (x *exchange) stripQuery(r *http.Request) {
+	if x.route.stripQuery == nil || r.URL.RawQuery == "" {
+		return
+	}
+	rest := x.route.stripQuery(r.URL.RawQuery)
+	if len(rest) == len(r.URL.RawQuery) {
+		return
+	}
+	u := *r.URL
+	u.RawQuery = rest
+	r.URL = &u
+	if x.to == nil {
+		x.to = &u
+		return
+	}
+	x.to.RawQuery = rest // a copy of this request's
 }
 
 // failuresSpent charges cost to the address's budget of failed attempts (0 only

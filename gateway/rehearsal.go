@@ -164,7 +164,9 @@ func (h *Rehearsal) Do(a Attempt) Verdict {
 	x.Arrived = time.UnixMicro(h.now)
 	x.deciding = decisionContext{Context: context.Background(), x: x}
 	v := Verdict{Request: &x.Request}
+	asked := a.Request.URL
 	v.Refused = h.s.decide(x, a.Request)
+	a.Request.URL = asked // a key is taken out of its query
 	x.place.Leave()
 	x.socket.leave()
 	x.flight.Done()
@@ -239,6 +241,17 @@ func Matches(c *config.Route, r *http.Request) bool {
 	}
 	m, _ := rs.match(r)
 	return m.route != nil && !m.browser.refused
+}
+
+// ShownURI is what a request asked for, or an upstream is asked for, without the
+// value of an API key in its query.
+func (h *Rehearsal) ShownURI(u *url.URL) string {
+	if h.s.auth == nil || u.RawQuery == "" {
+		return u.RequestURI()
+	}
+	shown := *u
+	shown.RawQuery = h.s.auth.MaskQuery(u.RawQuery)
+	return shown.RequestURI()
 }
 
 // KeyCaller is who has the key of that id, by the key file; nil if there is none.

@@ -33,12 +33,13 @@ type route struct {
 	upstream     *proxy.Upstream
 	hashBy       *config.Dimension // what requests of one target have in common; nil for nothing
 	forward      proxy.Forward
-	sockets      int             // WebSockets that a caller may have here at the same time; 0: any number
-	path         *rewrite.Path   // what the upstream gets for the path; nil for the path as it came
-	answer       *rewrite.Fields // what is changed in answers; nil for nothing
-	cors         *cors.Cors      // nil: what browsers are told is the upstream's business
-	usage        bool            // answered here, with the caller's own limits
-	challenge    string          // answered here, with this; empty: it is none
+	stripQuery   func(raw string) string // takes API keys out of a query; nil: they stay
+	sockets      int                     // WebSockets that a caller may have here at the same time; 0: any number
+	path         *rewrite.Path           // what the upstream gets for the path; nil for the path as it came
+	answer       *rewrite.Fields         // what is changed in answers; nil for nothing
+	cors         *cors.Cors              // nil: what browsers are told is the upstream's business
+	usage        bool                    // answered here, with the caller's own limits
+	challenge    string                  // answered here, with this; empty: it is none
 }
 
 // allows reports whether the route takes the method; GET includes HEAD

@@ -181,3 +181,133 @@ func TestRotatingAKey(t *testing.T) {
 		t.Errorf("after the old one ended, the new key leaves %s, want 5", got)
 	}
 }
+
+// E18: a key in the query works where that is switched on, and then it is in no
+// log line, page, error or explanation of the gateway, and not in what an upstream
+// is asked for; the rest of the query is, byte for byte.
+func TestE18AKeyInTheQueryLeavesNoTrace(t *testing.T) {
+	t.Parallel()
+	u := newUpstream(t, nil)
+	s := keysSite(t, u, "", ", query: api_key", "off")
+	more := `  - {name: kept, path: /kept, upstream: weather, forward_credentials: true}
+  - {name: moved, path: "/moved/*", upstream: weather, strip_prefix: /moved, request_headers: {set: {X-Query: "{query}"}}}
+  - {name: dead, path: /dead, upstream: dead}
+`
+	routes, err := os.ReadFile(s.path("routes.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.write("routes.yaml", strings.Replace(string(routes)+more, "upstreams: {", `upstreams: {dead: {targets: ["http://127.0.0.1:1"]}, `, 1))
+	key := s.key("-user", "priya123")
+	bad := key[:len(key)-1] + "~"
+	g := s.start()
+	for _, tt := range []struct {
+		path   string
+		status int
+		asked  string // what the upstream is asked for; empty: nothing
+	}{
+		{"/weather?api_key=KEY", 200, "/weather"},
+		{"/weather?q=a%2Fb+c&api_key=KEY&&z=;%zz", 200, "/weather?q=a%2Fb+c&&z=;%zz"},
+		{"/weather?a=1&api%5Fkey=KEY", 200, "/weather?a=1"},
+		{"/moved/x%2Fy?b=2&api_key=KEY&a=1", 200, "/x%2Fy?b=2&a=1"},
+		{"/kept?a=1&api_key=KEY", 200, "/kept?a=1&api_key=KEY"},
+		{"/open?a=1&api_key=KEY", 200, "/open?a=1&api_key=KEY"},
+		{"/dead?api_key=KEY", 502, ""},
+		{"/nowhere?api_key=KEY", 404, ""},
+		{"/usage?api_key=KEY", 200, ""},
+		{"/weather?api_key=KEY&api_key=KEY", 401, ""},
+		{"/weather?api_key=BAD", 401, ""},
+		{"/weather?api_key=%zzKEY", 401, ""},
+		{"/weather?access_token=KEY", 401, ""},
+	} {
+		before := u.count()
+		a := g.get(strings.NewReplacer("KEY", key, "BAD", bad).Replace(tt.path))
+		if a.status != tt.status {
+			t.Errorf("%s: %d, want %d: %s", tt.path, a.status, tt.status, a.body)
+		}
+		if tt.asked == "" {
+			if n := u.count() - before; n != 0 {
+				t.Errorf("%s came to the upstream", tt.path)
+			}
+		} else if last := u.last(t); u.count() != before+1 || last.RequestURI != strings.ReplaceAll(tt.asked, "KEY", key) {
+			t.Errorf("%s: the upstream is asked for %s", tt.path, strings.ReplaceAll(last.RequestURI, key, "KEY"))
+		} else if strings.Contains(fmt.Sprint(last.Header), key) {
+			t.Errorf("%s: the upstream gets the key in a field", tt.path)
+		}
+		if a.status >= 400 && strings.Contains(a.body+fmt.Sprint(a.header), key[9:]) {
+			t.Errorf("%s: the error tells the key: %s", tt.path, a.body)
+		}
+		line := g.requestLine(a.field("X-Request-Id"))
+		if tt.status == 401 && strings.Contains(tt.path, "BAD") && line["auth_error"] != "checksum" {
+			t.Errorf("a mistyped key in the log: %v", line["auth_error"])
+		}
+	}
+	// A header comes first, and the query goes all the same.
+	if a := g.get("/weather?x=1&api_key="+bad, "X-API-Key", key); a.status != 200 || u.last(t).RequestURI != "/weather?x=1" {
+		t.Errorf("beside a key in the field: %d, %s", a.status, u.last(t).RequestURI)
+	}
+	told := g.output() + g.stderr.String()
+	for _, page := range []string{"/metrics", "/", "/api/status", "/api/top-denied", "/readyz"} {
+		told += send(t, "GET", g.admin+page, nil).body
+	}
+	for _, path := range []string{"/weather", "/moved/x", "/open", "/kept", "/nowhere"} {
+		r := s.command("explain", path+"?a=1&api_key="+key)
+		asJSON := s.command("explain", "-json", path+"?a=1&api_key="+bad)
+		told += r.stdout + r.stderr + asJSON.stdout + asJSON.stderr
+		if !strings.Contains(r.stdout, "?a=1&api_key=********") {
+			t.Errorf("explain %s:\n%s", path, r.stdout)
+		}
+	}
+	told += s.command("check", "-print").stdout
+	if strings.Contains(told, key[9:]) || strings.Contains(told, bad[9:]) {
+		t.Errorf("the key is told: %s", told[max(0, strings.Index(told, key[9:])-200):][:300])
+	}
+	if r := s.command("check"); !contains(r.stderr+r.stdout, "warning: auth.api_keys.query") {
+		t.Errorf("check says nothing: %s%s", r.stdout, r.stderr)
+	}
+}
+
+// E18: without that setting a query is the upstream's business, whatever is in it.
+func TestE18QueriesAreNotLookedAtByDefault(t *testing.T) {
+	t.Parallel()
+	u := newUpstream(t, nil)
+	s := keysSite(t, u, "", "", "off")
+	key := s.key("-user", "priya123")
+	g := s.start()
+	for _, name := range []string{"api_key", "access_token", "apikey", "key", "X-API-Key"} {
+		if a := g.get("/weather?" + name + "=" + key); a.status != 401 {
+			t.Errorf("?%s: %d", name, a.status)
+		}
+	}
+	if a := g.get("/weather?api_key="+key, "X-API-Key", key); a.status != 200 || u.last(t).RequestURI != "/weather?api_key="+key {
+		t.Errorf("%d, the upstream is asked for %s", a.status, u.last(t).RequestURI)
+	}
+}
+
+// A mistyped key is told from a wrong one in the log, and never to the client.
+func TestE18AMistypedKeyIsToldInTheLogAlone(t *testing.T) {
+	t.Parallel()
+	s := keysSite(t, newUpstream(t, nil), "", "", "off")
+	key, other := s.key("-user", "priya123"), s.key("-id", "k-gone")
+	if r := s.command("keys", "revoke", "k-gone"); r.code != 0 {
+		t.Fatal(r.stderr)
+	}
+	g := s.start()
+	bodies := map[string]bool{}
+	for wrong, want := range map[string]string{
+		other:                               "unknown_key", // whole, and nobody's
+		key[:20] + "0" + key[20:len(key)-1]: "checksum",
+		key[:len(key)-2]:                    "checksum",
+		key + "x":                           "checksum",
+		strings.ToUpper(key):                "unknown_key", // not of our form
+	} {
+		a := g.get("/weather", "X-API-Key", wrong)
+		if line := g.requestLine(a.field("X-Request-Id")); a.status != 401 || line["auth_error"] != want {
+			t.Errorf("%d, the log says %v, want %s", a.status, line["auth_error"], want)
+		}
+		bodies[strings.Replace(a.body, a.field("X-Request-Id"), "", 1)+fmt.Sprint(a.header["Www-Authenticate"])] = true
+	}
+	if len(bodies) != 1 {
+		t.Errorf("the answers differ: %v", bodies)
+	}
+}

@@ -37,6 +37,7 @@ type Key struct {
 // that begins like a stored one can only be found by trying.
 type keys struct {
 	header  string
+	query   string // the parameter of the query that keys come in; empty: none
 	entries map[[32]byte]*keyEntry
 }
 
@@ -50,12 +51,13 @@ type keyEntry struct {
 	seen *atomic.Bool
 }
 
-func newKeys(list []Key, header string, previous *Authenticator) (*keys, error) {
+func newKeys(o Options) (*keys, error) {
+	list, header, previous := o.Keys, o.KeyHeader, o.Previous
 	var errs []error
 	if header == "" {
 		header = DefaultKeyHeader
 	}
-	k := &keys{header: http.CanonicalHeaderKey(header), entries: make(map[[32]byte]*keyEntry, len(list))}
+	k := &keys{query: o.KeyQuery, header: http.CanonicalHeaderKey(header), entries: make(map[[32]byte]*keyEntry, len(list))}
 	switch {
 	case !isToken(header):
 		errs = append(errs, fmt.Errorf("api keys: %q is not a field name", header))
@@ -63,6 +65,9 @@ func newKeys(list []Key, header string, previous *Authenticator) (*keys, error) 
 		errs = append(errs, errors.New("api keys: the header cannot be Authorization; `Authorization: ApiKey ...` works beside any other header"))
 	case k.header == "Cookie":
 		errs = append(errs, errors.New("api keys: the header cannot be Cookie; name a header of its own, such as X-API-Key"))
+	}
+	if !isUnreserved(k.query) {
+		errs = append(errs, fmt.Errorf("api keys: %q is no name of a parameter; want letters, digits and - . _ ~", k.query))
 	}
 	ids := make(map[string]bool, len(list))
 	for i, key := range list {

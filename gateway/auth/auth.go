@@ -70,6 +70,9 @@ type Options struct {
 	Keys []Key
 	// KeyHeader is the field API keys come in; default X-API-Key.
 	KeyHeader string
+	// KeyQuery is the parameter of the query that API keys may come in too; empty:
+	// none. Of letters, digits and - . _ ~ only.
+	KeyQuery string
 	// TokenCacheSize is how many verified tokens are remembered; 0 means
 	// DefaultTokenCacheSize, negative is an error.
 	TokenCacheSize int
@@ -130,7 +133,7 @@ func New(o Options) (*Authenticator, error) {
 		a.tokens = t
 	}
 	if o.APIKeys {
-		k, err := newKeys(o.Keys, o.KeyHeader, o.Previous)
+		k, err := newKeys(o)
 		errs = append(errs, err)
 		a.keys = k
 	} else if len(o.Keys) > 0 {
@@ -165,12 +168,13 @@ func checkRealm(s string) error {
 	return nil
 }
 
-// Authenticate says who sent r. Only header fields are read, and nothing of r
-// is changed. It takes no longer than cryptography does, but where a token names
-// a key that its issuer's KeySource does not know: see [KeySource.Missing]. The
-// error is ErrNoCredentials, ErrNotKnown, or a *RefusedError.
+// Authenticate says who sent r. Only header fields are read, and the query where
+// Options.KeyQuery says so; nothing of r is changed. It takes no longer than
+// cryptography does, but where a token names a key that its issuer's KeySource does
+// not know: see [KeySource.Missing]. The error is ErrNoCredentials, ErrNotKnown, or a
+// *RefusedError.
 func (a *Authenticator) Authenticate(r *http.Request, c Check) (Principal, error) {
-	cred, ref := a.find(r.Header)
+	cred, ref := a.find(r)
 	var p Principal
 	switch {
 	case ref != nil:

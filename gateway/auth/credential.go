@@ -20,7 +20,8 @@ const (
 
 // find returns the first credential present; the package's documentation says
 // in which order and why. On a refusal the credential still says its method.
-func (a *Authenticator) find(h http.Header) (credential, *refusal) {
+func (a *Authenticator) find(r *http.Request) (credential, *refusal) {
+	h := r.Header
 	authorization, scheme := "", ""
 	fields := h["Authorization"]
 	for _, f := range fields {
@@ -64,7 +65,10 @@ func (a *Authenticator) find(h http.Header) (credential, *refusal) {
 	if scheme == schemeAPIKey {
 		return fromScheme(authorization, scheme)
 	}
-	return credential{}, nil
+	if r.URL == nil {
+		return credential{}, nil
+	}
+	return a.keys.fromQuery(r.URL.RawQuery)
 }
 
 // ourScheme returns the scheme of an Authorization field if it is configured.

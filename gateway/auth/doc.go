@@ -4,8 +4,9 @@
 // It is not for deciding what a caller may do, which is the plan's business,
 // and not for answering: it returns an error, and the pipeline answers 401 with
 // [Authenticator.Challenges], the same bytes whatever was wrong. It keeps no
-// session, asks nobody over the network (a [KeySource] may), and never reads a credential from a
-// query string, which ends up in logs and Referer fields.
+// session, asks nobody over the network (a [KeySource] may), and reads no credential
+// from a query string, which ends up in logs and Referer fields, unless
+// Options.KeyQuery says so.
 //
 // # Which credential decides
 //
@@ -14,7 +15,8 @@
 //  1. Authorization: Bearer, when tokens are configured;
 //  2. a configured cookie, in the order of the issuers;
 //  3. an API key in its own field;
-//  4. Authorization: ApiKey, when keys are configured.
+//  4. Authorization: ApiKey, when keys are configured;
+//  5. an API key in the query, when Options.KeyQuery names its parameter.
 //
 // It decides alone. A bad one is refused even beside a good one, because
 // falling through would let whoever can add a header or a cookie choose
@@ -23,7 +25,8 @@
 // A scheme matches in any case and may be followed by several spaces (RFC 9110
 // section 11.4); anything else after it (a tab, a comma, nothing) is malformed
 // and refused. Several Authorization fields of which one is ours, several key
-// fields, and one cookie twice with different values are refused too: two
+// fields, the parameter of the query several times, and one cookie twice with
+// different values are refused too: two
 // readers could disagree on which counts. An Authorization field of another
 // scheme (Basic, Digest, ...) is the upstream's business and no credential
 // here. So is an empty Authorization field, and an empty cookie, which is what

@@ -296,9 +296,30 @@ func (a *authSection) readAPIKeys(v value) {
 			k.Header = s
 		}
 	}
+	if q, ok := o.get("query", "the name of a parameter, or off"); ok {
+		k.Query = q.queryParameter()
+	}
 	o.done()
 	for _, d := range a.keys {
 		k.Keys = append(k.Keys, d.Key)
 	}
 	a.APIKeys = k
+}
+
+// queryParameter reads the name of the parameter that keys may come in; empty for off.
+func (v value) queryParameter() string {
+	s, _, ok := v.scalar("the name of a parameter, or off")
+	if !ok || s == "off" || s == "false" {
+		return ""
+	}
+	if s, ok = v.word("the name of a parameter, or off"); !ok {
+		return ""
+	}
+	if len(s) > maxName || strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~") != "" {
+		v.errorf("%s is not the name of a parameter; want letters, digits and - . _ ~, at most %d", quote(s), maxName)
+		return ""
+	}
+	v.warnf("keys in URLs end up in browser histories, in the logs of every proxy and upstream on the way, and in Referer fields; " +
+		"the gateway keeps them out of its own log and from the upstream, and can do no more; better a header")
+	return s
 }

@@ -183,6 +183,7 @@ type Claims struct {
 type APIKeys struct {
 	File   string // absolute
 	Header string // canonical, so X-Api-Key for X-API-Key, the default
+	Query  string // the parameter of a query that keys may come in too; empty: none
 	Keys   []Key
 }
 

@@ -454,6 +454,7 @@ func describeKeys(d *differ, old, new *APIKeys) {
 	}
 	d.change("auth.api_keys.file", old.File, new.File)
 	d.change("auth.api_keys.header", old.Header, new.Header)
+	d.change("auth.api_keys.query", old.Query, new.Query)
 	compare(d, "key", old.Keys, new.Keys, func(k Key) string { return k.ID }, func(d *differ, what string, a, b Key) {
 		if a.SHA256 != b.SHA256 {
 			d.say("%s: another key", what)

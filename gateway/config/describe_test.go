@@ -365,7 +365,7 @@ func TestEveryChangedFieldIsTold(t *testing.T) {
 		},
 		"further fields": func(c *Config) {
 			c.Overrides = append(c.Overrides, Override{Tenant: "acme", Plan: "pro"})
-			c.Auth.APIKeys.Keys[0].Tenant = "acme"
+			c.Auth.APIKeys.Keys[0].Tenant, c.Auth.APIKeys.Query = "acme", "api_key"
 			*c.Store.Redis.TLS = TLS{"/ca", "/cert", "/key", "name"}
 		},
 	} {

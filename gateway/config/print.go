@@ -314,6 +314,7 @@ func (a *Auth) node() *yaml.Node {
 		n := newMapping(true)
 		n.text("file", k.File)
 		n.text("header", k.Header)
+		n.text("query", k.Query)
 		m.node("api_keys", n.n)
 	}
 	if a.FailureLimit != nil {

@@ -144,7 +144,7 @@ func Explain(cfg *config.Config, q Query) (*Answer, error) {
 	}
 
 	a := &Answer{
-		Request: q.Request.Method + " " + q.Request.URL.RequestURI(),
+		Request: q.Request.Method + " " + h.ShownURI(q.Request.URL),
 		Client:  clientOf(cfg, v.Request, q.Request),
 		Caller:  callerOf(v.Request, q.As != nil),
 		Cost:    v.Request.Cost,
@@ -159,7 +159,7 @@ func Explain(cfg *config.Config, q Query) (*Answer, error) {
 			OnStoreFailure: string(rt.OnStoreFailure), Upstream: rt.Upstream, Why: whyRoute(cfg, rt, q.Request),
 		}
 		if v.To != nil {
-			a.Route.Target = v.To.RequestURI()
+			a.Route.Target = h.ShownURI(v.To)
 		}
 		if v.Preflight {
 			a.Route.Why += "; a preflight, answered here, free of charge"
