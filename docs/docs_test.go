@@ -308,6 +308,7 @@ func TestMetricsExist(t *testing.T) {
 var silent = map[string]bool{
 	"gateway_certificate_expiry_timestamp_seconds": true,
 	"gateway_config_info":                          true,
+	"gateway_forbidden_total":                      true,
 	"gateway_requests_total":                       true,
 	"gateway_upstream_requests_total":              true,
 }

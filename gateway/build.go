@@ -103,6 +103,7 @@ func build(cfg *config.Config, gw *Gateway, up map[string]*pooled, storeFor stor
 			name: c.Name, methods: c.Methods, headers: c.Headers, auth: c.Auth, cost: c.Cost,
 			store: storeFor(c.OnStoreFailure), upstreamName: c.Upstream, upstream: up[c.Upstream].upstream, hashBy: hashBy[c.Upstream],
 		}
+		rt.access = makeAccess(c, &s.plans, len(cfg.Auth.JWT) > 0)
 		if s.auth != nil && c.Auth != config.AuthNone && !c.ForwardCredentials {
 			rt.forward.Strip, rt.stripQuery = s.auth.Strip, s.auth.StripQuery
 		}
@@ -269,18 +270,22 @@ func (ps *plans) build(cfg *config.Config) error {
 	return nil
 }
 
+// realm is that of every challenge (RFC 9110 section 11.5).
+const realm = "gateway"
+
 // makeAuth returns nil when nothing is configured; config refuses routes that
 // would need it.
 func makeAuth(cfg *config.Config, previous *auth.Authenticator) (*auth.Authenticator, error) {
 	if len(cfg.Auth.JWT) == 0 && cfg.Auth.APIKeys == nil {
 		return nil, nil
 	}
-	o := auth.Options{Previous: previous}
+	o := auth.Options{Realm: realm, Previous: previous}
+	asksOf(cfg, &o)
 	for _, c := range cfg.Auth.JWT {
 		i := auth.Issuer{
 			Issuer: c.Issuer, Audience: c.Audience, Algorithms: c.Algorithms, PublicKeys: c.PublicKeys,
 			Cookie: c.Cookie, Leeway: c.Leeway,
-			Claims: auth.Claims{User: c.Claims.User, Tenant: c.Claims.Tenant, Plan: c.Claims.Plan},
+			Claims: auth.Claims{User: c.Claims.User, Tenant: c.Claims.Tenant, Plan: c.Claims.Plan, Scopes: c.Claims.Scopes},
 		}
 		for _, secret := range c.Secrets {
 			i.Secrets = append(i.Secrets, secret)
@@ -384,7 +389,7 @@ func labels(cfg *config.Config) telemetry.Labels {
 	if leases(cfg) {
 		l.Sources = append(l.Sources, string(ratelimit.SourceLease))
 	}
-	l.Modes = modes(cfg)
+	l.Modes, l.Forbidden = modes(cfg), forbidden(cfg)
 	for _, rt := range cfg.Routes {
 		l.Routes = append(l.Routes, rt.Name)
 		for _, e := range cfg.Edge {
@@ -462,6 +467,9 @@ func addLimit(l *telemetry.Labels, route, plan string, c *config.Limit) {
 
 // reachable reports whether a caller on plan p can come to route rt.
 func reachable(cfg *config.Config, rt *config.Route, p *config.Plan) bool {
+	if len(rt.Plans) > 0 && !slices.Contains(rt.Plans, p.Name) {
+		return false
+	}
 	// A credential may name any plan, that of strangers too.
 	return rt.Auth != config.AuthNone || p.Name == cfg.AnonymousPlan
 }

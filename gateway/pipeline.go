@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"net/url"
 	"runtime/debug"
-	"slices"
 	"time"
 
 	"bouncer/gateway/auth"
@@ -33,6 +32,8 @@ type exchange struct {
 	socket    held[string] // one of the caller's WebSockets
 	onlyFor   []string     // the names of the routes that the caller's key is for; nil: any
 	planFrom  planSource   // who says so
+	scopes    []string     // what the credential grants, of what routes ask for
+	claims    []auth.Claim // the same of a token's claims
 	assumed   *Caller      // who it is, in a rehearsal that is told so; else nil
 	flight    telemetry.Flight
 
@@ -114,13 +115,17 @@ func (s *snapshot) decide(x *exchange, r *http.Request) *httperr.Error {
 	if x.preflight {
 		return nil // a browser asks for leave: free, and without credentials
 	}
+	// 403 for an address that the route is not for
+	if refused := s.checkAddress(x); refused != nil {
+		return refused
+	}
 	// 401; 429 for an address that guesses
 	if refused := s.authenticate(x, r); refused != nil {
 		return refused
 	}
 	x.stripQuery(r)
 	s.choosePlan(x)
-	// 403
+	// 403 when the caller does not have what the route wants
 	if refused := s.authorize(x); refused != nil {
 		return refused
 	}
@@ -274,7 +279,7 @@ func (s *snapshot) authenticate(x *exchange, r *http.Request) *httperr.Error {
 	}
 	if err == nil {
 		x.AuthMethod, x.User, x.Tenant, x.KeyID, x.TokenPlan, x.Expires = string(p.Method), p.User, p.Tenant, p.KeyID, p.Plan, p.Expires
-		x.onlyFor = p.Routes
+		x.onlyFor, x.scopes, x.claims = p.Routes, p.Scopes, p.Claims
 		s.gw.telemetry.Auth(x.AuthMethod, telemetry.AuthAccepted)
 		return nil
 	}
@@ -359,16 +364,6 @@ func (s *snapshot) choosePlan(x *exchange) {
 	if p != nil {
 		x.plan, x.Plan = p, p.name
 	}
-}
-
-// authorize decides whether the caller, now known, may use the route at all. It
-// costs nobody anything: the credential was good. What a caller has left is told on
-// usage_path to every key.
-func (s *snapshot) authorize(x *exchange) *httperr.Error {
-	if len(x.onlyFor) > 0 && !x.route.usage && !slices.Contains(x.onlyFor, x.route.name) {
-		return notForRoute()
-	}
-	return nil
 }
 
 // enterSocket counts the handshake of a WebSocket to those that the caller has on

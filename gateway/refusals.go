@@ -48,14 +48,6 @@ func (s *snapshot) unauthorized() *httperr.Error {
 	}
 }
 
-// notForRoute is the answer to good credentials that are for other routes.
-func notForRoute() *httperr.Error {
-	return &httperr.Error{
-		Status: http.StatusForbidden, Reason: "not_for_route",
-		Detail: "The credentials are good, but not for this path.",
-	}
-}
-
 // tooManyFailures is the answer to an address that has failed too often.
 func tooManyFailures(wait time.Duration) *httperr.Error {
 	return &httperr.Error{

@@ -77,6 +77,11 @@ type Caller struct {
 	Unknown bool
 	// Routes are the names of the routes that the caller's key is for; empty: any.
 	Routes []string
+	// Scopes are what the caller's key grants. What a token would, scopes and claims,
+	// is taken as granted to a caller without KeyID, and so is what any credential
+	// would if it is Unsaid what the key grants.
+	Scopes []string
+	Unsaid bool
 	// AllowIPs are the networks that the key is for; empty: any. From elsewhere it is
 	// Refused.
 	AllowIPs []netip.Prefix
@@ -188,7 +193,7 @@ func (s *snapshot) assume(x *exchange) *httperr.Error {
 	if x.assumed.Unknown && x.route.auth == config.AuthOptional {
 		return nil
 	}
-	x.AuthMethod, x.onlyFor = "assumed", x.assumed.Routes
+	x.AuthMethod, x.onlyFor, x.scopes = "assumed", x.assumed.Routes, x.assumed.Scopes
 	x.User, x.Tenant, x.KeyID, x.TokenPlan = x.assumed.User, x.assumed.Tenant, x.assumed.KeyID, x.assumed.Plan
 	return nil
 }
@@ -261,7 +266,7 @@ func KeyCaller(cfg *config.Config, id string) *Caller {
 	}
 	for _, k := range cfg.Auth.APIKeys.Keys {
 		if k.ID == id {
-			return &Caller{User: cmp.Or(k.User, "key:"+k.ID), Tenant: k.Tenant, KeyID: k.ID, Plan: k.Plan, Routes: k.Routes, AllowIPs: k.AllowIPs}
+			return &Caller{User: cmp.Or(k.User, "key:"+k.ID), Tenant: k.Tenant, KeyID: k.ID, Plan: k.Plan, Routes: k.Routes, AllowIPs: k.AllowIPs, Scopes: k.Scopes}
 		}
 	}
 	return nil

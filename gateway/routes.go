@@ -26,6 +26,7 @@ type route struct {
 	methods      []string        // empty: all; GET includes HEAD
 	headers      []rewrite.Field // that requests have; empty: none is looked at
 	auth         config.AuthMode
+	access       access // what callers have to have besides credentials
 	cost         int64
 	limits       []*limit        // the named limits, after the plan's
 	store        ratelimit.Store // the store in the route's fail mode

@@ -37,6 +37,9 @@ type Principal struct {
 	// Routes are the names of the routes that an API key is for; empty: any.
 	// Shared between requests, not to be changed.
 	Routes []string
+	// Claims are those of Options.TokenClaims that the token has; shared between
+	// requests, not to be changed.
+	Claims []Claim
 	// Expires is the first instant at which the credential is no longer good, leeway
 	// included; the zero time: never.
 	Expires time.Time
@@ -64,6 +67,10 @@ type Options struct {
 	// Issuers are those whose tokens count. None: tokens are not looked at,
 	// and Authorization: Bearer is the upstream's business.
 	Issuers []Issuer
+	// Scopes and TokenClaims are what is asked of tokens, and so all that is kept of
+	// what they grant: words, and claims with the values that matter.
+	Scopes      []string
+	TokenClaims []Claim
 	// APIKeys says that API keys are configured, even if the list is empty.
 	APIKeys bool
 	// Keys are the API keys; it must be empty unless APIKeys is set.
@@ -130,6 +137,9 @@ func New(o Options) (*Authenticator, error) {
 	if len(o.Issuers) > 0 {
 		t, err := newTokens(o.Issuers, a.now)
 		errs = append(errs, err)
+		if t != nil {
+			errs = append(errs, t.ask(o.Scopes, o.TokenClaims))
+		}
 		a.tokens = t
 	}
 	if o.APIKeys {

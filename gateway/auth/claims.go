@@ -236,6 +236,31 @@ func newClaimPath(name string) claimPath {
 	return p
 }
 
+// find returns the claim, nil if it is absent; whole is false if the path leads
+// through something that is not an object.
+func (p claimPath) find(claims map[string]any) (v any, whole bool) {
+	v, ok := claims[p.name]
+	if ok || p.parts == nil {
+		return v, true
+	}
+	v = claims
+	for _, part := range p.parts {
+		if v == nil {
+			break
+		}
+		m, ok := v.(map[string]any)
+		if !ok {
+			return nil, false
+		}
+		v = m[part]
+	}
+	return v, true
+}
+
+func (p claimPath) leadsNowhere() *refusal {
+	return refuse(ReasonBadClaim, "the claim %s leads through something that is not an object", p.name)
+}
+
 // identity returns the claim, which must be a string fit for an identity. It
 // is "" if the claim is absent, null or empty: OpenID Connect (Core section
 // 5.3.2) calls all three "not returned".
@@ -243,19 +268,9 @@ func (p claimPath) identity(claims map[string]any) (string, *refusal) {
 	if p.name == "" {
 		return "", nil
 	}
-	v, ok := claims[p.name]
-	if !ok && p.parts != nil {
-		v = claims
-		for _, part := range p.parts {
-			if v == nil {
-				break
-			}
-			m, ok := v.(map[string]any)
-			if !ok {
-				return "", refuse(ReasonBadClaim, "the claim %s leads through something that is not an object", p.name)
-			}
-			v = m[part]
-		}
+	v, whole := p.find(claims)
+	if !whole {
+		return "", p.leadsNowhere()
 	}
 	if v == nil {
 		return "", nil

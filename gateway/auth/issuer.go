@@ -60,6 +60,7 @@ type Claims struct {
 	User   string // default sub; the claim must be a string that is not empty
 	Tenant string // empty: tokens name no tenant
 	Plan   string // empty: tokens name no plan
+	Scopes string // the claim of the scopes, a string of words or a list; empty: it is not looked at
 }
 
 // algorithm says which keys fit an algorithm (RFC 7518 section 3.1, RFC 8037).
@@ -144,6 +145,7 @@ func newIssuer(o Issuer, now func() time.Time) (*issuer, error) {
 		name: o.Issuer, algorithms: slices.Clone(o.Algorithms), audience: slices.Clone(o.Audience),
 		source: o.KeySet, keys: make(map[string]jwt.VerificationKeySet, len(o.Algorithms)), cookie: o.Cookie, leeway: o.Leeway,
 		tenant: newClaimPath(o.Claims.Tenant), plan: newClaimPath(o.Claims.Plan),
+		scopes: newClaimPath(o.Claims.Scopes),
 	}
 	if o.Claims.User == "" {
 		o.Claims.User = "sub"
@@ -276,7 +278,7 @@ func fingerprint(list []Issuer) [32]byte {
 	h := sha256.New()
 	for _, o := range list {
 		write(h, []byte(o.Issuer), []byte(o.Cookie), []byte(o.Leeway.String()),
-			[]byte(o.Claims.User), []byte(o.Claims.Tenant), []byte(o.Claims.Plan))
+			[]byte(o.Claims.User), []byte(o.Claims.Tenant), []byte(o.Claims.Plan), []byte(o.Claims.Scopes))
 		writeList(h, o.Audience, func(s string) []byte { return []byte(s) })
 		writeList(h, o.Algorithms, func(s string) []byte { return []byte(s) })
 		writeList(h, o.Secrets, func(s []byte) []byte { return s })

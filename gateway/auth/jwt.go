@@ -18,6 +18,7 @@ type tokens struct {
 	cookies []string // the names, each once, in the order of the issuers
 	parser  *jwt.Parser
 	cache   *tokenCache
+	asked   asked // what is kept of what a token grants
 	// fingerprint is over everything that decides what a token means, but for what
 	// key sources hold.
 	fingerprint [32]byte
@@ -35,6 +36,7 @@ type issuer struct {
 	leeway             time.Duration
 	validator          *jwt.Validator
 	user, tenant, plan claimPath
+	scopes             claimPath
 }
 
 // sameIssuers says whether a token means the same to both. What key sources hold
@@ -132,6 +134,10 @@ func (t *tokens) verify(ctx context.Context, token string, now time.Time) (verif
 	if ref != nil {
 		return verified{}, ref
 	}
+	if p.Scopes, ref = t.asked.granted(i.scopes, claims.all); ref != nil {
+		return verified{}, ref
+	}
+	p.Claims = t.asked.has(claims.all)
 	v := verified{principal: p, issuer: index, proof: proof, until: claims.exp.Add(i.leeway)}
 	v.principal.Expires = v.until
 	for _, d := range []*jwt.NumericDate{claims.nbf, claims.iat} {

@@ -164,13 +164,14 @@ func (a *authSection) readIssuer(o *object) (*Issuer, value) {
 			is.Leeway = d
 		}
 	}
-	if v, ok := o.get("claims", "user, tenant or plan"); ok {
-		if c, ok := v.object("user, tenant or plan"); ok {
+	if v, ok := o.get("claims", "user, tenant, plan or scopes"); ok {
+		if c, ok := v.object("user, tenant, plan or scopes"); ok {
 			if s := c.word("user", "the name of a claim"); s != "" {
 				is.Claims.User = s
 			}
 			is.Claims.Tenant = c.word("tenant", "the name of a claim")
 			is.Claims.Plan = c.word("plan", "the name of a claim")
+			is.Claims.Scopes = c.word("scopes", "the name of a claim")
 			a.claimsTenant = a.claimsTenant || c.has("tenant")
 			c.done()
 		} else {

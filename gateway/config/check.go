@@ -57,6 +57,9 @@ func checkReferences(f *routesFile, p *plansFile) {
 		for _, l := range r.limits {
 			limit(l)
 		}
+		for _, name := range r.access.plans {
+			plan(name)
+		}
 		if _, ok := f.upstreams[r.upstream.name]; !ok && r.upstream.at.given() {
 			r.upstream.at.errorf("no upstream %s under upstreams%s", quote(r.upstream.name), suggestKey(r.upstream.name, f.upstreams))
 		}
@@ -175,7 +178,8 @@ func reachable(f *routesFile, p *plansFile) reach {
 	return r
 }
 
-// plans returns the plans that requests of a route can have.
+// plans returns the plans that requests of a route can have, of those that it
+// takes.
 func (r reach) plans(route *routeDecl) []*planDecl {
 	var ps []*planDecl
 	if route.Auth == AuthRequired || route.Auth == AuthOptional {
@@ -183,6 +187,9 @@ func (r reach) plans(route *routeDecl) []*planDecl {
 	}
 	if (route.Auth == AuthOptional || route.Auth == AuthNone) && r.anonymous != nil && !slices.Contains(ps, r.anonymous) {
 		ps = append(slices.Clone(ps), r.anonymous)
+	}
+	if len(route.Plans) > 0 {
+		ps = slices.DeleteFunc(slices.Clone(ps), func(d *planDecl) bool { return !route.admits(d.Name) })
 	}
 	return ps
 }

@@ -172,11 +172,15 @@ type Issuer struct {
 	Pos      Pos
 }
 
-// Claims names the claims that carry the identity; Tenant and Plan may be empty.
+// Claims names the claims that carry the identity, and what the token grants;
+// Tenant and Plan may be empty.
 type Claims struct {
 	User   string // default sub
 	Tenant string
 	Plan   string
+	// Scopes is the claim of the scopes; empty if it is neither given nor wanted by
+	// any route, and then not looked at. Default scope.
+	Scopes string
 }
 
 // APIKeys is the key file, read.
@@ -389,6 +393,7 @@ type Route struct {
 	Limits             []*Limit // named limits, in the order given
 	OnStoreFailure     FailMode
 	ForwardCredentials bool
+	Access             // what it wants of callers besides credentials
 	// What is changed in requests and answers. StripPrefix ("" for none) and
 	// Rewrite are not both there.
 	StripPrefix                     string

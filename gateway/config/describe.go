@@ -390,6 +390,7 @@ func describeRoute(d *differ, what string, a, b *Route) {
 	describeFields(d, what+" headers", a.Headers, b.Headers)
 	d.change(what+" upstream", a.Upstream, b.Upstream)
 	d.change(what+" auth", string(a.Auth), string(b.Auth))
+	describeAccess(d, what, &a.Access, &b.Access)
 	d.change(what+" cost", strconv.FormatInt(a.Cost, 10), strconv.FormatInt(b.Cost, 10))
 	d.change(what+" limits", limitNames(a.Limits), limitNames(b.Limits))
 	d.change(what+" on_store_failure", string(a.OnStoreFailure), string(b.OnStoreFailure))
@@ -427,6 +428,7 @@ func describeIssuers(d *differ, old, new []*Issuer) {
 		d.change(what+" claims.user", a.Claims.User, b.Claims.User)
 		d.change(what+" claims.tenant", a.Claims.Tenant, b.Claims.Tenant)
 		d.change(what+" claims.plan", a.Claims.Plan, b.Claims.Plan)
+		d.change(what+" claims.scopes", a.Claims.Scopes, b.Claims.Scopes)
 	})
 }
 

@@ -22,6 +22,8 @@ var told = map[string]string{
 	// By the names of what they hold; that itself is told at its own place.
 	"Config.Limits": "", "Config.Upstreams": "", "Config.Routes": "", "Config.Plans": "", "Config.Overrides": "",
 	"Auth.JWT": "", "APIKeys.Keys": "", "Plan.Limits": "",
+	"Route.Access": "", "ClaimRule.Name": "", "ClaimRule.Values": "",
+	"ClaimValue.V": "-", // it is changed as a whole
 
 	"Admin.Token":         "admin.token_file: the token changed",
 	"ClientIP.TrustUnix":  "client_ip.trusted_proxies",
@@ -98,7 +100,7 @@ type fieldTest struct {
 // calls the field.
 func (f *fieldTest) walk(v reflect.Value, field string, names []string, word string) {
 	switch v.Interface().(type) {
-	case *url.URL, *time.Location, netip.Prefix, time.Time, Secret, [32]byte:
+	case *url.URL, *time.Location, netip.Prefix, time.Time, Secret, [32]byte, ClaimValue:
 		f.change(v, names, word)
 		return
 	}
@@ -268,6 +270,8 @@ func textOf(v reflect.Value) string {
 		return x.String()
 	case netip.Prefix:
 		return x.String()
+	case ClaimValue:
+		return x.String()
 	case *time.Location:
 		return x.String()
 	case time.Weekday:
@@ -312,6 +316,8 @@ func another(t *testing.T, v reflect.Value) reflect.Value {
 		return to(&u)
 	case *time.Location:
 		return to(time.FixedZone("Elsewhere", 3600))
+	case ClaimValue:
+		return to(ClaimValue{"another"})
 	case netip.Prefix:
 		return to(netip.PrefixFrom(x.Addr(), x.Bits()-1))
 	case Secret:

@@ -29,6 +29,7 @@ func Load(o Options) (*Config, *Report) {
 	if routes != nil {
 		checkRoutes(routes)
 		routes.checkKeyRoutes()
+		checkAccess(routes, plans)
 	}
 	if routes != nil && plans != nil {
 		checkPlans(routes, plans)

@@ -179,8 +179,8 @@ func TestGoodFilesLoad(t *testing.T) {
 		Secret("0123456789abcdef0123456789abcdef"), Secret("fedcba9876543210fedcba9876543210"),
 	})
 	equal("audience", c.Auth.JWT[1].Audience, []string{"weather-api"})
-	equal("claims", c.Auth.JWT[0].Claims, Claims{User: "sub", Tenant: "org", Plan: "plan"})
-	equal("default claims", c.Auth.JWT[1].Claims, Claims{User: "sub"})
+	equal("claims", c.Auth.JWT[0].Claims, Claims{User: "sub", Tenant: "org", Plan: "plan", Scopes: "scp"})
+	equal("default claims", c.Auth.JWT[1].Claims, Claims{User: "sub", Scopes: "scope"})
 	equal("failure_limit", c.Auth.FailureLimit, &Rate{60, time.Minute})
 	keys := c.Auth.APIKeys
 	equal("api_keys", []string{keys.File, keys.Header}, []string{in("keys.yaml"), "X-Api-Key"})
@@ -255,6 +255,15 @@ func TestGoodFilesLoad(t *testing.T) {
 	equal("another path", c.Routes[7], &Route{
 		Name: "old", Path: "/old/*", Upstream: "weather", Auth: AuthNone, OnStoreFailure: FailLocalCap,
 		Rewrite: &Rewrite{Match: "/old/([0-9]+)/(.*)", Replace: "/new/$2/$1"},
+	})
+	equal("what a route wants of callers", c.Routes[2].Access, Access{
+		Scopes: []string{"weather.export", "urn:x:all"}, Plans: []string{"free", "pro"},
+		Claims: []ClaimRule{
+			{"realm.role", []ClaimValue{{"admin"}, {"owner"}}}, {"email_verified", []ClaimValue{{true}}},
+			{"tier", []ClaimValue{{int64(3)}}}, {"code", []ClaimValue{{"3"}}},
+		},
+		AllowIPs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("2001:db8::/32")},
+		DenyIPs:  []netip.Prefix{netip.MustParsePrefix("192.0.2.7/32")},
 	})
 	equal("route with limits", c.Routes[2].Limits, []*Limit{c.Limits[2], c.Limits[3], c.Limits[4]})
 	equal("plan", c.Plans[1], &Plan{Name: "pro", LocalCap: &Rate{50, time.Second}, Limits: []*Limit{{

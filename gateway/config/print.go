@@ -305,6 +305,7 @@ func (a *Auth) node() *yaml.Node {
 			claims.text("user", is.Claims.User)
 			claims.text("tenant", is.Claims.Tenant)
 			claims.text("plan", is.Claims.Plan)
+			claims.text("scopes", is.Claims.Scopes)
 			n.node("claims", claims.n)
 			list.Content = append(list.Content, n.n)
 		}
@@ -467,6 +468,7 @@ func (r *Route) node() *yaml.Node {
 	}
 	m.text("upstream", r.Upstream)
 	m.text("auth", string(r.Auth))
+	m.access(&r.Access)
 	m.number("cost", r.Cost)
 	var limits []string
 	for _, l := range r.Limits {

@@ -19,6 +19,7 @@ type routeDecl struct {
 	limitsAt                                              value  // limits, if given
 	shape                                                 string // the path, parameters without their names; empty if it was wrong
 	costOK, hostOK, methodsOK, headersOK                  bool
+	access                                                accessDecl
 }
 
 const wantedRoute = "name, path and upstream"
@@ -95,6 +96,7 @@ func (r *routeDecl) read(o *object) (usesKnown bool) {
 			r.Auth = ""
 		}
 	}
+	r.readAccess(o)
 	r.costOK = true
 	if v, ok := o.get("cost", "a whole number, 0 or more"); ok {
 		r.costAt = v

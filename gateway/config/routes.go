@@ -71,6 +71,7 @@ func readRoutes(root value) *routesFile {
 	f.readUpstreams(o)
 	forward := o.boolean("forward_credentials", false)
 	f.readRoutes(o, forward)
+	f.auth.lookForScopes(f.routes)
 	f.usesKnown = f.usesKnown && edgeKnown
 	f.headers = readClientHeaders(o)
 	f.usage, f.usageAt = readUsagePath(o)

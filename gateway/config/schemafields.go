@@ -110,6 +110,7 @@ func authSchema() schema {
 				"user":   claim("sub", "The claim that says who the caller is."),
 				"tenant": claim("", "The claim that says whom the caller belongs to. Default: none."),
 				"plan":   claim("", "The claim that names the plan. Default: none."),
+				"scopes": claim("", "The claim that says what the token grants: words with spaces between, or a list. Default: scope where a route wants scopes; else it is not looked at."),
 			}).says("Names of claims: the exact name first, then dots descend, as in realm.org."),
 		}, "issuer", "algorithms").with("oneOf", []schema{
 			{"required": []string{"secret_file"}, "properties": map[string]any{"public_key_file": false, "algorithms": some(words(secretAlgorithms...))}},
@@ -187,6 +188,7 @@ func upstreamSchema() schema {
 }
 
 func routeSchema() schema {
+	network := anyOf(written("^[0-9A-Fa-f:.]+(/([0-9]{1,2}|1[01][0-9]|12[0-8]))?$", "an address such as 203.0.113.7, or a network such as 10.0.0.0/8"))
 	return fields(map[string]schema{
 		"name":    def("name").says("Unique; the route in metrics and logs."),
 		"host":    anyOf(written(`^[A-Za-z0-9._:\[\]-]+$`, "a host name"), schema{"type": "number"}).says("A host name without a port. Default: any."),
@@ -199,8 +201,13 @@ func routeSchema() schema {
 		"upstream": def("text").says("The name of an upstream."),
 		"auth": words(string(AuthRequired), string(AuthOptional), string(AuthNone)).or(string(AuthRequired)).
 			says("required: no or bad credentials are 401. optional: none is anonymous, bad is 401. none: not looked at, and passed on untouched."),
-		"cost":   whole(0, 0).or(1).says("Units taken from every limit. 0: no limit is asked, nothing counted."),
-		"limits": limitNamesSchema("Named limits, in addition to those of the plan."),
+		"scopes":    scopesSchema(),
+		"claims":    claimsSchema(),
+		"plans":     some(def("text")).says("The plans whose callers may come; of others 403. Default: those of any."),
+		"allow_ips": some(network).says("Addresses and networks whose clients may come; all others are 403. Default: all."),
+		"deny_ips":  listOf(network).says("Addresses and networks whose clients are 403, also where allow_ips allows them."),
+		"cost":      whole(0, 0).or(1).says("Units taken from every limit. 0: no limit is asked, nothing counted."),
+		"limits":    limitNamesSchema("Named limits, in addition to those of the plan."),
 		"on_store_failure": words(string(FailLocalCap), string(FailDeny), string(FailAllow)).or(string(FailLocalCap)).
 			says("What happens while the store is away. local_cap: each instance admits its share. deny: 503. allow: everything passes."),
 		"forward_credentials": def("boolean").says("Hand the verified credential to the upstream. Default: forward_credentials of the file."),
@@ -219,7 +226,24 @@ func routeSchema() schema {
 			"idle":            def("duration").says("One on which nothing comes for so long, from either side, is ended, 1s to 30d. Default: none is."),
 			"lifetime":        def("duration").says("One that is so old is ended, 1s to 30d. Default: none is."),
 		}).says("Bounds of WebSockets. The route's timeout ends none, and an expired credential ends its own."),
-	}, "name", "path", "upstream").with("not", schema{"required": []string{"strip_prefix", "rewrite"}}).says("Requests that go to one upstream, and what they cost.")
+	}, "name", "path", "upstream").with("not", schema{"required": []string{"strip_prefix", "rewrite"}}).
+		with("if", schema{"properties": map[string]any{"auth": schema{"const": string(AuthNone)}}, "required": []string{"auth"}}).
+		with("then", schema{"properties": map[string]any{"scopes": false, "claims": false}}).says("Requests that go to one upstream, and what they cost.")
+}
+
+// scopesSchema describes the scopes that a route wants.
+func scopesSchema() schema {
+	return some(anyOf(written(`^[!#-\[\]-~]{1,100}$`, "one word of visible ASCII characters"), schema{"type": "number"})).with("maxItems", maxScopes).
+		says("Words that the credential has to grant, all of them; without one 403.")
+}
+
+// claimsSchema describes the claims that a route wants.
+func claimsSchema() schema {
+	one := anyOf(schema{"type": "string", "minLength": 1, "maxLength": maxIdentity}, schema{"type": "integer", "minimum": -maxClaimNumber, "maximum": maxClaimNumber}, schema{"type": "boolean"})
+	return schema{
+		"type": "object", "minProperties": 1, "maxProperties": maxClaims, "propertyNames": schema{"minLength": 1, "maxLength": maxIdentity},
+		"additionalProperties": schema{"anyOf": []schema{one, some(one).with("maxItems", maxClaimValues)}},
+	}.says("Claims that the token has to have, each with this value or one of a list; without one 403. Names as in the issuer's claims.")
 }
 
 // changesSchema describes changes to header fields.

@@ -92,4 +92,5 @@ func (e *Expectation) What() string {
 }
 
 // TestStages are what denied_by may name besides limits: the stages that refuse.
-var TestStages = []string{"unauthorized", "failure_limit", "no_route", "method_not_allowed", "bad_path"}
+var TestStages = []string{"unauthorized", "failure_limit", "no_route", "method_not_allowed", "bad_path",
+	"forbidden_ip", "missing_scope", "missing_claim", "forbidden_plan"}

@@ -178,10 +178,10 @@ func caller(cfg *config.Config, c *config.TestCaller) (*gateway.Caller, error) {
 			return nil, fmt.Errorf("%s: the key file has no key %q (gateway keys list shows them); want one that it has, or user or plan beside key_id",
 				c.Pos, c.KeyID)
 		}
-		key = &gateway.Caller{User: "key:" + c.KeyID}
+		key = &gateway.Caller{User: "key:" + c.KeyID, Unsaid: true}
 	}
 	as.User, as.Tenant, as.Plan = cmp.Or(c.User, key.User), cmp.Or(c.Tenant, key.Tenant), cmp.Or(c.Plan, key.Plan)
-	as.Routes, as.AllowIPs = key.Routes, key.AllowIPs
+	as.Routes, as.AllowIPs, as.Scopes, as.Unsaid = key.Routes, key.AllowIPs, key.Scopes, key.Unsaid
 	return &as, nil
 }
 

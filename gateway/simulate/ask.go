@@ -65,7 +65,7 @@ func (a *asker) who(r *record) gateway.Caller {
 	if r.refused {
 		return gateway.Caller{Refused: true}
 	}
-	c := gateway.Caller{User: r.user, Tenant: r.tenant, KeyID: r.key, Plan: r.pln}
+	c := gateway.Caller{User: r.user, Tenant: r.tenant, KeyID: r.key, Plan: r.pln, Unsaid: true}
 	if c.User == "" && c.KeyID != "" {
 		c.User = "key:" + c.KeyID
 		if k := a.keys[c.KeyID]; k != nil {

@@ -35,6 +35,8 @@ func discarding(t testing.TB) *Telemetry {
 		Sources: []string{"memory"},
 		Targets: []Target{{"weather", "127.0.0.1:9001"}},
 		Modes:   []string{"local_cap"},
+
+		Forbidden: []Forbidden{{"weather", "missing_scope"}},
 	})
 	return tm
 }
@@ -47,6 +49,7 @@ func TestHotPathAllocations(t *testing.T) {
 		"Request":      func() { tm.Request(r, s) },
 		"Decided":      func() { tm.Decided("weather", "free", "per-minute", "memory", Enforced, true, 7, 20) },
 		"Auth":         func() { tm.Auth("api_key", AuthAccepted) },
+		"Forbidden":    func() { tm.Forbidden("weather", "missing_scope") },
 		"InFlight":     func() { tm.InFlight("weather").Done() },
 		"StoreTook":    func() { tm.StoreTook(300 * time.Microsecond) },
 		"UpstreamDone": func() { tm.UpstreamDone("weather", "127.0.0.1:9001", 200, nil) },

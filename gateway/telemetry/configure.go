@@ -20,6 +20,7 @@ func (t *Telemetry) Configure(l Labels) {
 		decisions: t.decisionsLocked(old.decisions, l.Limits, l.Trials, l.Sources),
 		targets:   t.targetsLocked(old.targets, l.Targets),
 		upstreams: t.upstreamsLocked(old.upstreams, l.Upstreams),
+		forbidden: t.forbiddenLocked(old.forbidden, l.Forbidden),
 	}
 	t.current.Store(next)
 	t.modesLocked(l.Modes)
@@ -142,6 +143,19 @@ func (t *Telemetry) targetsLocked(old map[Target]*target, targets []Target) map[
 		gone := prometheus.Labels{"upstream": clean(l.Upstream), "target": clean(l.Target)}
 		t.upRequests.DeletePartialMatch(gone)
 		t.up.Delete(gone)
+	}
+	return next
+}
+
+func (t *Telemetry) forbiddenLocked(old map[Forbidden]prometheus.Counter, all []Forbidden) map[Forbidden]prometheus.Counter {
+	next := make(map[Forbidden]prometheus.Counter, len(all))
+	for _, f := range all {
+		next[f] = t.forbidden.WithLabelValues(clean(f.Route), clean(f.Reason))
+	}
+	for f := range old {
+		if next[f] == nil {
+			t.forbidden.DeleteLabelValues(clean(f.Route), clean(f.Reason))
+		}
 	}
 	return next
 }

@@ -95,6 +95,16 @@ func (t *Telemetry) Auth(method, outcome string) {
 	c.Inc()
 }
 
+// Forbidden counts a request that its route refused with 403, and why. One that is
+// not in [Labels.Forbidden] counts under "other".
+func (t *Telemetry) Forbidden(route, reason string) {
+	c := t.current.Load().forbidden[Forbidden{Route: route, Reason: reason}]
+	if c == nil {
+		c = t.forbidden.WithLabelValues(other, other)
+	}
+	c.Inc()
+}
+
 // UnknownPlan counts a caller whose credential names a plan that does not
 // exist. Which plan goes to the log: it is not ours, so it is no label.
 func (t *Telemetry) UnknownPlan() { t.unknown.Inc() }

@@ -30,6 +30,8 @@ type Labels struct {
 	Upstreams []string
 	// Targets are all servers of all upstreams.
 	Targets []Target
+	// Forbidden are what callers of routes can be refused for with 403.
+	Forbidden []Forbidden
 	// Modes are the fail modes that some route uses: local_cap, deny, allow.
 	Modes []string
 }
@@ -55,6 +57,10 @@ type Trial struct {
 	Limit
 	Role Role
 }
+
+// A Forbidden names a route and why it refuses a caller with 403: one of the words
+// that the access log has in denied_by.
+type Forbidden struct{ Route, Reason string }
 
 // A Target is one server of an upstream, as the operator wrote it, without
 // credentials.

@@ -28,6 +28,7 @@ type metrics struct {
 	instances  prometheus.Gauge
 	upRequests *prometheus.CounterVec // upstream, target, code
 	up         *prometheus.GaugeVec   // upstream, target
+	forbidden  *prometheus.CounterVec // route, reason
 	lastOK     prometheus.Gauge
 	lastOKTime prometheus.Gauge
 	configInfo *prometheus.GaugeVec // hash
@@ -147,6 +148,8 @@ func newMetrics(reg prometheus.Registerer, o *Options, dropped func() int64) met
 			"Attempts at an upstream, by the status it answered; error: no answer, canceled: the client left first."), []string{"upstream", "target", "code"}),
 		up: prometheus.NewGaugeVec(gauge("gateway_upstream_up",
 			"0 if a target is left out, or the last attempt could not connect, else 1."), []string{"upstream", "target"}),
+		forbidden: prometheus.NewCounterVec(counter("gateway_forbidden_total",
+			"Requests that were refused with 403, by what the route wants and the caller does not have."), []string{"route", "reason"}),
 		circuit: prometheus.NewGaugeVec(gauge("gateway_upstream_circuit_open",
 			"1 while an upstream is left alone because it fails, or is only tried."), []string{"upstream"}),
 		noRoom: prometheus.NewCounterVec(counter("gateway_upstream_refused_total",
@@ -223,7 +226,7 @@ func newMetrics(reg prometheus.Registerer, o *Options, dropped func() int64) met
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		collectors.NewBuildInfoCollector(),
 		m.requests, m.duration, m.added, m.inFlight, m.decisions, m.remaining, m.storeTook,
-		m.fallback, m.overflow, m.unknown, m.untrusted, m.leased, m.stranded, m.leasesFull, m.instances, m.upRequests, m.up,
+		m.fallback, m.overflow, m.unknown, m.untrusted, m.leased, m.stranded, m.leasesFull, m.instances, m.upRequests, m.up, m.forbidden,
 		m.lastOK, m.lastOKTime, m.configInfo, m.shared, m.circuit, m.noRoom, m.retries, m.certExpiry,
 		m.sockets, m.noSocket, m.noPlace, m.notRead, ended, proxyHeaders, storeErrors, units, auth, reloads, logDropped, denials, pushedOut,
 	)

@@ -17,6 +17,7 @@ type table struct {
 	decisions map[Limit]*decisions
 	targets   map[Target]*target
 	upstreams map[string]bool // those that have series
+	forbidden map[Forbidden]prometheus.Counter
 }
 
 // A cell is a counter that is made when it is first needed.

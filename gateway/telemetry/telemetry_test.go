@@ -80,6 +80,7 @@ func exercise(tm *Telemetry) {
 	tm.Decided("weather", "free", "per-minute", "memory", Enforced, true, 5, 20)
 	tm.Auth("jwt", AuthAccepted)
 	tm.UnknownPlan()
+	tm.Forbidden("weather", "missing_scope")
 	tm.UntrustedForwarding()
 	tm.StoreTook(time.Millisecond)
 	tm.StoreFailed("timeout")
@@ -107,6 +108,7 @@ func TestEveryEventReachesItsMetric(t *testing.T) {
 		`gateway_ratelimit_decisions_total{limit="per-minute",outcome="denied",plan="free",route="weather",source="memory"}`:  "0",
 		`gateway_auth_total{method="jwt",outcome="accepted"}`:                                                                 "1",
 		`gateway_unknown_plan_total`:                                                                                          "1",
+		`gateway_forbidden_total{reason="missing_scope",route="weather"}`:                                                     "1",
 		`gateway_untrusted_forwarding_total`:                                                                                  "1",
 		`gateway_store_duration_seconds_count`:                                                                                "1",
 		`gateway_store_errors_total{kind="timeout"}`:                                                                          "1",
@@ -130,11 +132,12 @@ func TestSeriesWithFixedLabelsStartAtZero(t *testing.T) {
 	tm := New(Options{Out: io.Discard, StoreErrorKinds: []string{"timeout", "readonly"}, AuthReasons: []string{"expired"}})
 	defer shut(t, tm)
 	tm.Configure(Labels{
-		Routes:  []string{"weather"},
-		Limits:  []Limit{{"weather", "free", "per-day"}, {Unmatched, "", "edge-ip"}},
-		Sources: []string{"redis", "local_cap"},
-		Targets: []Target{{"weather", "127.0.0.1:9001"}},
-		Modes:   []string{"local_cap", "deny"},
+		Routes:    []string{"weather"},
+		Limits:    []Limit{{"weather", "free", "per-day"}, {Unmatched, "", "edge-ip"}},
+		Sources:   []string{"redis", "local_cap"},
+		Targets:   []Target{{"weather", "127.0.0.1:9001"}},
+		Modes:     []string{"local_cap", "deny"},
+		Forbidden: []Forbidden{{"weather", "forbidden_ip"}},
 	})
 	want := map[string]string{
 		`gateway_request_duration_seconds_count{route="weather"}`:              "0",
@@ -148,6 +151,7 @@ func TestSeriesWithFixedLabelsStartAtZero(t *testing.T) {
 		`gateway_fallback_active{mode="allow"}`:                                "",
 		`gateway_store_overflow_total`:                                         "0",
 		`gateway_unknown_plan_total`:                                           "0",
+		`gateway_forbidden_total{reason="forbidden_ip",route="weather"}`:       "0",
 		`gateway_untrusted_forwarding_total`:                                   "0",
 		`gateway_instances`:                                                    "1",
 		`gateway_upstream_up{target="127.0.0.1:9001",upstream="weather"}`:      "1",
@@ -265,11 +269,12 @@ func TestOperatorsOddBytesDoNotPanic(t *testing.T) {
 func TestReloadKeepsCountsAndDeletesWhatIsGone(t *testing.T) {
 	tm := discarding(t)
 	tm.Configure(Labels{
-		Routes:  []string{"weather", "export"},
-		Limits:  []Limit{{"weather", "free", "per-minute"}, {"export", "free", "per-minute"}, {"export", "pro", "per-day"}},
-		Sources: []string{"memory"},
-		Targets: []Target{{"weather", "127.0.0.1:9001"}, {"weather", "127.0.0.1:9002"}},
-		Modes:   []string{"local_cap", "deny"},
+		Routes:    []string{"weather", "export"},
+		Limits:    []Limit{{"weather", "free", "per-minute"}, {"export", "free", "per-minute"}, {"export", "pro", "per-day"}},
+		Sources:   []string{"memory"},
+		Targets:   []Target{{"weather", "127.0.0.1:9001"}, {"weather", "127.0.0.1:9002"}},
+		Modes:     []string{"local_cap", "deny"},
+		Forbidden: []Forbidden{{"weather", "forbidden_ip"}, {"export", "missing_scope"}},
 	})
 	r, s := sample()
 	tm.Request(r, s)
@@ -279,19 +284,23 @@ func TestReloadKeepsCountsAndDeletesWhatIsGone(t *testing.T) {
 		tm.Decided(l.Route, l.Plan, l.Limit, "memory", Enforced, false, 0, 20)
 	}
 	tm.UpstreamDone("weather", "127.0.0.1:9002", 200, nil)
+	tm.Forbidden("weather", "forbidden_ip")
+	tm.Forbidden("export", "missing_scope")
 	tm.FallbackActive(true)
 	staying := tm.InFlight("weather")
 	flying := tm.InFlight("export")
 	racing := tm.route("export") // what a request holds that looked its route up before
 
 	tm.Configure(Labels{
-		Routes:  []string{"weather", "new"},
-		Limits:  []Limit{{"weather", "free", "per-minute"}},
-		Sources: []string{"memory"},
-		Targets: []Target{{"weather", "127.0.0.1:9001"}},
-		Modes:   []string{"allow"},
+		Routes:    []string{"weather", "new"},
+		Limits:    []Limit{{"weather", "free", "per-minute"}},
+		Sources:   []string{"memory"},
+		Targets:   []Target{{"weather", "127.0.0.1:9001"}},
+		Modes:     []string{"allow"},
+		Forbidden: []Forbidden{{"weather", "forbidden_ip"}},
 	})
 	flying.Done()
+	tm.Forbidden("export", "missing_scope")
 	tm.Request(r, s) // arrived under the old configuration, ends under the new
 	tm.countRequest(racing, methodIndex(http.MethodPut), codes.of(201))
 	tm.Decided("export", "pro", "per-day", "memory", Enforced, false, 0, 20)
@@ -308,6 +317,8 @@ func TestReloadKeepsCountsAndDeletesWhatIsGone(t *testing.T) {
 		`gateway_requests_total{code="200",method="GET",route="weather"}`:                                                    "1",
 		`gateway_requests_total{code="200",method="GET",route="other"}`:                                                      "1",
 		`gateway_requests_total{code="201",method="PUT",route="other"}`:                                                      "1",
+		`gateway_forbidden_total{reason="forbidden_ip",route="weather"}`:                                                     "1",
+		`gateway_forbidden_total{reason="other",route="other"}`:                                                              "1",
 		`gateway_in_flight{route="new"}`:                                                                                     "0",
 		`gateway_fallback_active{mode="allow"}`:                                                                              "1", // the store is still away
 		`gateway_ratelimit_remaining_ratio_count{limit="per-minute",plan="free"}`:                                            "2",
