@@ -27,7 +27,8 @@ type snapshot struct {
 	limited   []*route // those that cost something, for usage
 	edge      []*limit
 	edgeStore ratelimit.Store
-	failures  *ratelimit.Policy   // nil: failed attempts are not limited
+	failures  *ratelimit.Policy   // of one address; nil: failed attempts are not limited
+	guesses   *ratelimit.Policy   // at one key; nil: not limited
 	auth      *auth.Authenticator // nil: no route needs it
 	plans     plans
 }
@@ -64,13 +65,12 @@ func build(cfg *config.Config, gw *Gateway, up map[string]*pooled, storeFor stor
 	if s.auth, err = makeAuth(cfg, previous); err != nil {
 		return nil, fmt.Errorf("auth: %w", err)
 	}
-	if f := cfg.Auth.FailureLimit; f != nil {
-		s.failures, err = ratelimit.NewPolicy(ratelimit.Policy{
-			Name: "failure-limit", Scope: "auth/failure-limit", Algorithm: ratelimit.FixedWindow,
-			Quota: f.Quota, Window: f.Window,
-		})
-		if err != nil {
-			return nil, fmt.Errorf("auth.failure_limit: %w", err)
+	if s.failures, err = failurePolicy("failure-limit", cfg.Auth.FailureLimit); err != nil {
+		return nil, fmt.Errorf("auth.failure_limit: %w", err)
+	}
+	if keys := cfg.Auth.APIKeys; keys != nil {
+		if s.guesses, err = failurePolicy("key-failure-limit", keys.FailureLimit); err != nil {
+			return nil, fmt.Errorf("auth.api_keys.failure_limit: %w", err)
 		}
 	}
 
@@ -127,6 +127,16 @@ func build(cfg *config.Config, gw *Gateway, up map[string]*pooled, storeFor stor
 		}
 	}
 	return s, nil
+}
+
+// failurePolicy is how often one may fail to authenticate; nil for any number.
+func failurePolicy(name string, f *config.Rate) (*ratelimit.Policy, error) {
+	if f == nil {
+		return nil, nil //nolint:nilnil // no limit
+	}
+	return ratelimit.NewPolicy(ratelimit.Policy{
+		Name: name, Scope: "auth/" + name, Algorithm: ratelimit.FixedWindow, Quota: f.Quota, Window: f.Window,
+	})
 }
 
 // reshape compiles what a route changes in requests and answers.

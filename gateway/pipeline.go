@@ -270,7 +270,7 @@ func (s *snapshot) authenticate(x *exchange, r *http.Request) *httperr.Error {
 	}
 	p, err := s.auth.Authenticate(r, auth.Check{OnlyKnown: true, ClientIP: x.ClientIP})
 	if errors.Is(err, auth.ErrNotKnown) {
-		if refused := s.failuresSpent(x, r, 0); refused != nil {
+		if refused := s.failuresSpent(x, r, s.failures, ofAddress(x), 0); refused != nil {
 			s.gw.telemetry.Auth("", telemetry.AuthNotLookedAt)
 			x.AuthError = err
 			return refused
@@ -292,18 +292,25 @@ func (s *snapshot) authenticate(x *exchange, r *http.Request) *httperr.Error {
 		s.gw.telemetry.Auth("", telemetry.AuthMissing)
 		return s.unauthorized()
 	}
-	method, guess := "", true
+	method, guess, guessed := "", true, ""
 	if refused, ok := errors.AsType[*auth.RefusedError](err); ok {
 		method = string(refused.Method)
 		// Else callers would be locked out because their issuer is away.
-		guess = refused.Reason != auth.ReasonKeysUnavailable
+		guess, guessed = refused.Reason != auth.ReasonKeysUnavailable, refused.KeyID
 	}
 	s.gw.telemetry.Auth(method, telemetry.AuthRefused)
 	if !guess {
 		return s.unauthorized()
 	}
-	if refused := s.failuresSpent(x, r, 1); refused != nil {
+	if refused := s.failuresSpent(x, r, s.failures, ofAddress(x), 1); refused != nil {
 		return refused
+	}
+	if guessed != "" {
+		// Only now: an address that has none left is answered already.
+		of := ratelimit.Part{Dimension: "api_key", Value: guessed}
+		if refused := s.failuresSpent(x, r, s.guesses, of, 1); refused != nil {
+			return refused
+		}
 	}
 	return s.unauthorized()
 }
@@ -328,17 +335,17 @@ func (x *exchange) stripQuery(r *http.Request) {
 	x.to.RawQuery = rest // a copy of this request's
 }
 
-// failuresSpent charges cost to the address's budget of failed attempts (0 only
-// looks) and returns the answer if there is none left.
-func (s *snapshot) failuresSpent(x *exchange, r *http.Request, cost int64) *httperr.Error {
-	if s.failures == nil {
+// ofAddress is whose budget of failed attempts the request is charged to first.
+func ofAddress(x *exchange) ratelimit.Part { return ratelimit.Part{Dimension: "ip", Value: x.IPBucket} }
+
+// failuresSpent charges cost to a budget of failed attempts (0 only looks), that of an
+// address or of the key that was guessed at, and returns the answer if there is none
+// left. p is nil where they are not limited.
+func (s *snapshot) failuresSpent(x *exchange, r *http.Request, p *ratelimit.Policy, of ratelimit.Part, cost int64) *httperr.Error {
+	if p == nil {
 		return nil
 	}
-	x.chargeRoom[0] = ratelimit.Charge{
-		Policy:    s.failures,
-		Partition: ratelimit.Partition(ratelimit.Part{Dimension: "ip", Value: x.IPBucket}),
-		Cost:      cost,
-	}
+	x.chargeRoom[0] = ratelimit.Charge{Policy: p, Partition: ratelimit.Partition(of), Cost: cost}
 	ds, err := s.edgeStore.Take(r.Context(), x.chargeRoom[:1], x.decisionRoom[:0])
 	if err != nil {
 		return storeFailed(err)
@@ -350,6 +357,9 @@ func (s *snapshot) failuresSpent(x *exchange, r *http.Request, cost int64) *http
 	wait := d.RetryAfter
 	if d.Allowed {
 		wait = d.Reset // a look denies nothing; the budget is back then
+	}
+	if p == s.guesses {
+		return tooManyGuesses(wait)
 	}
 	return tooManyFailures(wait)
 }

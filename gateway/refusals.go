@@ -58,6 +58,17 @@ func tooManyFailures(wait time.Duration) *httperr.Error {
 	}
 }
 
+// tooManyGuesses is the answer to a wrong key when too many wrong ones of its id came,
+// from wherever. The right one is never answered so.
+func tooManyGuesses(wait time.Duration) *httperr.Error {
+	return &httperr.Error{
+		Status: http.StatusTooManyRequests, Reason: "key_failure_limit",
+		Type:       httperr.TypeAbnormalUsage,
+		Detail:     "Too many wrong keys of this kind came. Wait, and check the key.",
+		RetryAfter: wait,
+	}
+}
+
 // tooManySockets is the answer to a handshake of one that has as many WebSockets
 // open as it may. When one of them ends is not known here; clients that connect anew
 // by themselves are not to do it at once.

@@ -311,3 +311,59 @@ func TestE18AMistypedKeyIsToldInTheLogAlone(t *testing.T) {
 		t.Errorf("the answers differ: %v", bodies)
 	}
 }
+
+// Who guesses at one key from many addresses has the failures of one, and the right
+// key works meanwhile, also where it is new; guesses at nobody's key are the
+// address's business alone.
+func TestGuessingAtOneKeyFromManyAddressesIsSlow(t *testing.T) {
+	t.Parallel()
+	s := keysSite(t, newUpstream(t, nil), "", ", failure_limit: 10/hour", "5/hour")
+	key, other := s.key("-user", "priya123"), s.key("-user", "other")
+	g := s.start()
+	ask := func(key string, from int) answer {
+		return g.get("/weather", "X-API-Key", key, "X-Forwarded-For", fmt.Sprintf("10.0.%d.%d", from/250, from%250+1))
+	}
+	guess := func(key string, n int) string { return key[:17] + fmt.Sprintf("%049d", n) }
+	nobody := "bn_live_00000000_"
+	for i := range 30 { // before, so that a bound of theirs would be spent
+		if a := ask(guess(nobody, i), 100+i); a.status != 401 {
+			t.Fatalf("guess %d at nobody's key: %d", i, a.status)
+		}
+	}
+	for i := range 10 {
+		if a := ask(guess(key, i), i); a.status != 401 {
+			t.Fatalf("guess %d: %d", i+1, a.status)
+		}
+	}
+	a := ask(guess(key, 10), 10)
+	if a.status != 429 || a.problem(t)["type"] != "https://iana.org/assignments/http-problem-types#abnormal-usage-detected" || a.field("Retry-After") == "" {
+		t.Errorf("guess 11: %d %s", a.status, a.body)
+	}
+	if line := g.requestLine(a.field("X-Request-Id")); line["denied_by"] != "key_failure_limit" {
+		t.Errorf("the log says %v", line)
+	}
+	if a := ask(guess(key, 11), 10); a.status != 429 {
+		t.Errorf("the next one: %d", a.status)
+	}
+	for i, right := range []string{key, other} {
+		if a := ask(right, 10+i); a.status != 200 {
+			t.Errorf("right key %d: %d", i, a.status)
+		}
+	}
+	if a := ask(guess(other, 1), 11); a.status != 401 {
+		t.Errorf("a guess at the other key: %d", a.status)
+	}
+	if a := ask(guess(nobody, 99), 12); a.status != 401 {
+		t.Errorf("a guess at nobody's key: %d", a.status)
+	}
+	// It is charged to the address as well: five failures each.
+	for i := range 6 {
+		want := 401
+		if i == 5 {
+			want = 429
+		}
+		if a := ask(guess(nobody, i), 240); a.status != want {
+			t.Errorf("failure %d of one address: %d, want %d", i+1, a.status, want)
+		}
+	}
+}

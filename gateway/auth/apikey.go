@@ -39,6 +39,7 @@ type keys struct {
 	header  string
 	query   string // the parameter of the query that keys come in; empty: none
 	entries map[[32]byte]*keyEntry
+	ids     map[string]bool
 }
 
 type keyEntry struct {
@@ -70,6 +71,7 @@ func newKeys(o Options) (*keys, error) {
 		errs = append(errs, fmt.Errorf("api keys: %q is no name of a parameter; want letters, digits and - . _ ~", k.query))
 	}
 	ids := make(map[string]bool, len(list))
+	k.ids = ids
 	for i, key := range list {
 		name := fmt.Sprintf("api key %d (%q)", i+1, key.ID)
 		bad := func(format string, args ...any) {
@@ -134,9 +136,9 @@ func (k *keys) authenticate(key string, now time.Time, c Check) (Principal, *ref
 	case c.OnlyKnown && (e == nil || !e.seen.Load()):
 		return Principal{}, notKnown
 	case e == nil && strings.HasPrefix(key, keyPrefix) && !checksumFits(key):
-		return Principal{}, refuse(ReasonChecksum, "the key's checksum does not fit: it was mistyped or cut")
+		return Principal{}, k.guessed(key, refuse(ReasonChecksum, "the key's checksum does not fit: it was mistyped or cut"))
 	case e == nil:
-		return Principal{}, refuse(ReasonUnknownKey, "no such key")
+		return Principal{}, k.guessed(key, refuse(ReasonUnknownKey, "no such key"))
 	case !e.expires.IsZero() && !now.Before(e.expires):
 		return Principal{}, refuse(ReasonExpired, "key %s expired at %s", e.principal.KeyID, e.expires.UTC().Format(time.RFC3339))
 	case !Within(e.allowIPs, c.ClientIP):
@@ -146,6 +148,15 @@ func (k *keys) authenticate(key string, now time.Time, c Check) (Principal, *ref
 		e.seen.Store(true)
 	}
 	return e.principal, nil
+}
+
+// guessed notes which key a wrong one was a guess at, if that is to be seen. Whoever
+// guesses may make the checksum fit or not.
+func (k *keys) guessed(key string, why *refusal) *refusal {
+	if id := publicID(key); k.ids[id] {
+		why.keyID = id
+	}
+	return why
 }
 
 // Within says whether ip is in one of the networks that a key is for; any address

@@ -58,6 +58,10 @@ func Reasons() []Reason {
 type RefusedError struct {
 	Method Method // how the credential was presented
 	Reason Reason // one fixed word
+	// KeyID is the id of the key that was guessed at: a wrong API key of our own form
+	// (see [NewKey]) whose public part is that of a configured one. Else empty, so that
+	// there are as many of them as keys.
+	KeyID string
 	// Err says more. It names what was configured and what was found out about
 	// the credential, but contains no byte of it.
 	Err error
@@ -75,6 +79,7 @@ func (e *RefusedError) Unwrap() error { return e.Err }
 type refusal struct {
 	reason Reason
 	text   string
+	keyID  string
 }
 
 // Error implements error.
@@ -85,10 +90,10 @@ func (r *refusal) Error() string { return r.text }
 var notKnown = &refusal{text: "not verified before"}
 
 func refuse(reason Reason, format string, args ...any) *refusal {
-	return &refusal{reason, fmt.Sprintf(format, args...)}
+	return &refusal{reason: reason, text: fmt.Sprintf(format, args...)}
 }
 
 // as makes the refusal one of a credential presented by method m.
 func (r *refusal) as(m Method) *RefusedError {
-	return &RefusedError{Method: m, Reason: r.reason, Err: r}
+	return &RefusedError{Method: m, Reason: r.reason, KeyID: r.keyID, Err: r}
 }

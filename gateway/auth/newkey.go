@@ -23,6 +23,7 @@ import (
 // it tells a typo from a wrong key in the log.
 const (
 	keyPrefix      = "bn_live_"
+	keyIDPrefix    = "k-"
 	keyPublicBytes = 4
 	keySecretBytes = 32
 	keySecretChars = 43
@@ -43,12 +44,22 @@ func NewKey(rand io.Reader) (key, id string, digest [32]byte, err error) {
 	public := hex.EncodeToString(bits[:keyPublicBytes])
 	body := keyPrefix + public + "_" + base62(new(big.Int).SetBytes(bits[keyPublicBytes:]), keySecretChars)
 	key = body + checksum(body)
-	return key, "k-" + public, sha256.Sum256([]byte(key)), nil
+	return key, keyIDPrefix + public, sha256.Sum256([]byte(key)), nil
 }
 
 // checksumFits says whether a key that begins like one of ours is whole.
 func checksumFits(key string) bool {
 	return len(key) == keyChars && key[keyChars-keyCheckChars:] == checksum(key[:keyChars-keyCheckChars])
+}
+
+// publicID is the id that NewKey gave to a key with this public part; empty if it is
+// none of our form.
+func publicID(key string) string {
+	rest, ok := strings.CutPrefix(key, keyPrefix)
+	if !ok || len(rest) <= 2*keyPublicBytes || rest[2*keyPublicBytes] != '_' {
+		return ""
+	}
+	return keyIDPrefix + rest[:2*keyPublicBytes]
 }
 
 func checksum(body string) string {

@@ -48,17 +48,18 @@ func readAuth(top *object) authSection {
 		a.readAPIKeys(v)
 	}
 	if v, ok := o.get("failure_limit", "a rate such as 60/minute, or off"); ok {
-		a.readFailureLimit(v)
+		v.failureLimit(&a.FailureLimit)
 	}
 	o.done()
 	return a
 }
 
-func (a *authSection) readFailureLimit(v value) {
+// failureLimit reads how often one may fail; nil for off.
+func (v value) failureLimit(into **Rate) {
 	if s, _, ok := v.scalar("a rate such as 60/minute, or off"); !ok {
 		return
 	} else if s == "off" || s == "false" {
-		a.FailureLimit = nil
+		*into = nil
 		return
 	}
 	r, ok := v.rate()
@@ -70,7 +71,7 @@ func (a *authSection) readFailureLimit(v value) {
 		return
 	}
 	if checkArithmetic(v, r, r.Quota, true) {
-		a.FailureLimit = &r
+		*into = &r
 	}
 }
 
@@ -278,7 +279,7 @@ func (a *authSection) readAPIKeys(v value) {
 	if !ok {
 		return
 	}
-	k := &APIKeys{Header: "X-Api-Key"}
+	k := &APIKeys{Header: "X-Api-Key", FailureLimit: &Rate{Quota: 60, Window: time.Minute}}
 	if f, ok := o.need("file", "a file of keys"); ok {
 		if path, ok := f.file("a file of keys"); ok {
 			k.File = absolute(path)
@@ -299,6 +300,9 @@ func (a *authSection) readAPIKeys(v value) {
 	}
 	if q, ok := o.get("query", "the name of a parameter, or off"); ok {
 		k.Query = q.queryParameter()
+	}
+	if v, ok := o.get("failure_limit", "a rate such as 60/minute, or off"); ok {
+		v.failureLimit(&k.FailureLimit)
 	}
 	o.done()
 	for _, d := range a.keys {

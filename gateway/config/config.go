@@ -188,7 +188,10 @@ type APIKeys struct {
 	File   string // absolute
 	Header string // canonical, so X-Api-Key for X-API-Key, the default
 	Query  string // the parameter of a query that keys may come in too; empty: none
-	Keys   []Key
+	// FailureLimit is how many guesses at one key there may be, from all addresses; nil:
+	// off. Default 60/minute.
+	FailureLimit *Rate
+	Keys         []Key
 }
 
 // Key is one entry of keys.yaml.

@@ -447,6 +447,17 @@ func onOff(b bool) string {
 	return "off"
 }
 
+// failures is the limit of guesses at a key, in words; nothing where there are no keys.
+func (k *APIKeys) failures() string {
+	switch {
+	case k.Header == "":
+		return ""
+	case k.FailureLimit == nil:
+		return "off"
+	}
+	return k.FailureLimit.String()
+}
+
 func describeKeys(d *differ, old, new *APIKeys) {
 	if old == nil {
 		old = &APIKeys{}
@@ -457,6 +468,7 @@ func describeKeys(d *differ, old, new *APIKeys) {
 	d.change("auth.api_keys.file", old.File, new.File)
 	d.change("auth.api_keys.header", old.Header, new.Header)
 	d.change("auth.api_keys.query", old.Query, new.Query)
+	d.change("auth.api_keys.failure_limit", old.failures(), new.failures())
 	compare(d, "key", old.Keys, new.Keys, func(k Key) string { return k.ID }, func(d *differ, what string, a, b Key) {
 		if a.SHA256 != b.SHA256 {
 			d.say("%s: another key", what)

@@ -316,14 +316,20 @@ func (a *Auth) node() *yaml.Node {
 		n.text("file", k.File)
 		n.text("header", k.Header)
 		n.text("query", k.Query)
+		n.rateOrOff("failure_limit", k.FailureLimit)
 		m.node("api_keys", n.n)
 	}
-	if a.FailureLimit != nil {
-		m.rate("failure_limit", a.FailureLimit)
-	} else {
-		m.text("failure_limit", "off")
-	}
+	m.rateOrOff("failure_limit", a.FailureLimit)
 	return m.n
+}
+
+// rateOrOff adds a rate, or that there is none.
+func (m mapping) rateOrOff(name string, r *Rate) {
+	if r != nil {
+		m.rate(name, r)
+	} else {
+		m.text(name, "off")
+	}
 }
 
 // mode is whether the limit denies, as the files have it.

@@ -87,6 +87,7 @@ func redisSchema() schema {
 }
 
 func authSchema() schema {
+	failures := schema{"anyOf": []schema{written(ratePattern("[1-9][0-9]{0,14}"), "a rate such as 60/minute, or off"), words("off", "false"), def("variable")}}
 	files := func(says string) schema { return oneOrSome(def("text")).says(says) }
 	claim := func(fallback, says string) schema {
 		s := def("text").says(says)
@@ -117,13 +118,13 @@ func authSchema() schema {
 			{"required": []string{"public_key_file"}, "properties": map[string]any{"secret_file": false, "secret_encoding": false, "algorithms": some(words(publicAlgorithms...))}},
 		})}.says("Issuers of tokens."),
 		"api_keys": fields(map[string]schema{
-			"file":   def("text").says("The key file, which gateway keys writes: digests, never the keys."),
-			"header": def("header").or("X-API-Key").says("The field in which keys are sent; Authorization: ApiKey … works as well."),
+			"file":          def("text").says("The key file, which gateway keys writes: digests, never the keys."),
+			"header":        def("header").or("X-API-Key").says("The field in which keys are sent; Authorization: ApiKey … works as well."),
+			"failure_limit": failures.or("60/minute").says("Guesses at one key, from all addresses together; off switches it off. The key itself always works."),
 			"query": schema{"anyOf": []schema{written("^[A-Za-z0-9._~-]{1,100}$", "the name of a parameter"), words("off", "false"), def("variable")}}.or("off").
 				says("A parameter of the query that keys may come in too, which is a warning: URLs end up in logs of others. off: none."),
 		}, "file").says("API keys."),
-		"failure_limit": schema{"anyOf": []schema{written(ratePattern("[1-9][0-9]{0,14}"), "a rate such as 60/minute, or off"), words("off", "false"), def("variable")}}.
-			or("60/minute").says("Wrong credentials per address; off switches it off."),
+		"failure_limit": failures.or("60/minute").says("Wrong credentials per address; off switches it off."),
 	}).says("How callers prove who they are.")
 }
 

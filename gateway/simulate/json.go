@@ -119,7 +119,7 @@ func (p *lineReader) jsonLine(line []byte, r *record) error {
 		// This gateway's own: its time is the arrival.
 		r.begins = true
 		switch string(p.object["denied_by"]) {
-		case `"unauthorized"`, `"failure_limit"`:
+		case `"unauthorized"`, `"failure_limit"`, `"key_failure_limit"`:
 			r.refused = true
 		}
 	}
