@@ -271,7 +271,7 @@ func TestPicturesAreXML(t *testing.T) {
 // TestMetricsExist holds the names that alerts and documents use against those
 // that the gateway has.
 func TestMetricsExist(t *testing.T) {
-	tel := telemetry.New(telemetry.Options{Out: io.Discard, StoreErrorKinds: []string{"timeout"}, FallbackOutcomes: []string{"settled"}})
+	tel := telemetry.New(telemetry.Options{Out: io.Discard, StoreErrorKinds: []string{"timeout"}, FallbackOutcomes: []string{"settled"}, FetchOutcomes: []string{"fetched"}})
 	defer func() {
 		if err := tel.Close(); err != nil {
 			t.Error(err)
@@ -284,6 +284,7 @@ func TestMetricsExist(t *testing.T) {
 		Upstreams: []string{"weather"},
 		Targets:   []telemetry.Target{{Upstream: "weather", Target: "127.0.0.1:9001"}},
 	})
+	tel.Issuers([]string{"https://login.example.com/"})
 	w := httptest.NewRecorder()
 	tel.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
 	exposed := w.Body.String()

@@ -44,13 +44,19 @@ func Check(cfg *config.Config) error {
 	if err != nil {
 		return err
 	}
-	_, err = build(cfg, nil, up, func(config.FailMode) ratelimit.Store { return nil }, nil)
+	providers, err := makeProviders(cfg, nil, nil)
+	if err != nil {
+		return err
+	}
+	_, err = build(cfg, nil, up, providers, func(config.FailMode) ratelimit.Store { return nil }, nil)
 	return err
 }
 
 // build compiles cfg. It starts nothing and changes nothing, so a configuration
 // that fails leaves nothing behind.
-func build(cfg *config.Config, gw *Gateway, up map[string]*pooled, storeFor stores, previous *auth.Authenticator) (*snapshot, error) {
+func build(
+	cfg *config.Config, gw *Gateway, up map[string]*pooled, providers map[string]*provider, storeFor stores, previous *auth.Authenticator,
+) (*snapshot, error) {
 	s := &snapshot{gw: gw, cfg: cfg, loaded: time.Now()}
 	if gw != nil {
 		s.edgeStore = gw.edgeStore
@@ -62,7 +68,7 @@ func build(cfg *config.Config, gw *Gateway, up map[string]*pooled, storeFor stor
 	if err != nil {
 		return nil, fmt.Errorf("client_ip: %w", err)
 	}
-	if s.auth, err = makeAuth(cfg, previous); err != nil {
+	if s.auth, err = makeAuth(cfg, providers, previous); err != nil {
 		return nil, fmt.Errorf("auth: %w", err)
 	}
 	if s.failures, err = failurePolicy("failure-limit", cfg.Auth.FailureLimit); err != nil {
@@ -285,7 +291,7 @@ const realm = "gateway"
 
 // makeAuth returns nil when nothing is configured; config refuses routes that
 // would need it.
-func makeAuth(cfg *config.Config, previous *auth.Authenticator) (*auth.Authenticator, error) {
+func makeAuth(cfg *config.Config, providers map[string]*provider, previous *auth.Authenticator) (*auth.Authenticator, error) {
 	if len(cfg.Auth.JWT) == 0 && cfg.Auth.APIKeys == nil {
 		return nil, nil
 	}
@@ -293,7 +299,7 @@ func makeAuth(cfg *config.Config, previous *auth.Authenticator) (*auth.Authentic
 	asksOf(cfg, &o)
 	for _, c := range cfg.Auth.JWT {
 		i := auth.Issuer{
-			Issuer: c.Issuer, Audience: c.Audience, Algorithms: c.Algorithms, PublicKeys: c.PublicKeys,
+			Issuer: c.Issuer, Audience: c.Audience, Algorithms: c.Algorithms, PublicKeys: c.PublicKeys, KeySet: keySource(c, providers),
 			Cookie: c.Cookie, Leeway: c.Leeway,
 			Claims: auth.Claims{User: c.Claims.User, Tenant: c.Claims.Tenant, Plan: c.Claims.Plan, Scopes: c.Claims.Scopes},
 		}

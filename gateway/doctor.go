@@ -24,7 +24,7 @@ import (
 // A Finding is what Examine found out about one part.
 type Finding struct {
 	Level Level  `json:"level"`
-	Part  string `json:"part"` // store, upstream NAME, certificate, keys
+	Part  string `json:"part"` // store, upstream NAME, issuer NAME, certificate, keys
 	What  string `json:"what"` // what was seen, in a sentence
 	Hint  string `json:"hint,omitempty"`
 }
@@ -57,12 +57,14 @@ const (
 
 // Examine asks the real parts that cfg names whether they can do their work: it
 // connects to the store and takes one unit of a key of its own, connects to each
-// upstream and makes its health check, and reads the certificates. It serves nothing and changes nothing. It
+// upstream and makes its health check, fetches the keys of issuers, and reads the
+// certificates. It serves nothing and changes nothing. It
 // ends when ctx does, and within some seconds in any case.
 func Examine(ctx context.Context, cfg *config.Config) []Finding {
 	var e examination
 	e.certificates(ctx, cfg)
 	e.keys(cfg)
+	e.keySets(ctx, cfg)
 	e.store(ctx, cfg)
 	e.upstreams(ctx, cfg)
 	return e.found

@@ -103,6 +103,7 @@ type Gateway struct {
 
 	mu        sync.Mutex // protects the following fields: one reload at a time
 	upstreams map[string]*pooled
+	providers map[string]*provider // by issuer; replaced, never changed
 	shared    *shared
 	bound     *config.Config // the first one: what only a restart changes is as it says
 	watched   []config.File  // the files of the last attempt, good or bad
@@ -137,7 +138,7 @@ func New(o Options) (*Gateway, error) {
 		return nil, fmt.Errorf("make the table of denials: %w", err)
 	}
 	g.telemetry = telemetry.New(telemetry.Options{
-		Out: o.Log, StoreErrorKinds: storeErrorKinds(), FallbackOutcomes: fallbackOutcomes(), AuthReason: authReason, DenyCache: g.deniedStats,
+		Out: o.Log, StoreErrorKinds: storeErrorKinds(), FallbackOutcomes: fallbackOutcomes(), AuthReason: authReason, DenyCache: g.deniedStats, FetchOutcomes: fetchOutcomes(),
 	})
 	g.log = g.telemetry.Logger()
 	if g.topDenied, err = topk.New(topDeniedKeys, 10*time.Minute); err != nil {

@@ -89,13 +89,17 @@ func (g *Gateway) applyLocked(cfg *config.Config) error {
 	if err != nil {
 		return err
 	}
+	providers, err := makeProviders(cfg, g.providers, g.providerHooks)
+	if err != nil {
+		return err
+	}
 	sh := g.shared
 	if sh == nil || !sh.same(cfg) {
 		if sh, err = g.makeShared(cfg); err != nil {
 			return err
 		}
 	}
-	s, err := build(cfg, g, up, sh.storeFor, previous)
+	s, err := build(cfg, g, up, providers, sh.storeFor, previous)
 	if err != nil {
 		if sh != g.shared {
 			err = errors.Join(err, sh.close(context.Background())) // it owes nothing
@@ -103,6 +107,7 @@ func (g *Gateway) applyLocked(cfg *config.Config) error {
 		return err
 	}
 
+	g.useProviders(providers, old != nil)
 	g.telemetry.Configure(labels(cfg))
 	if old != nil && sh != g.shared {
 		// In this order: to the others, both boards are one instance.
@@ -128,6 +133,7 @@ func (g *Gateway) applyLocked(cfg *config.Config) error {
 		}
 	}
 	g.upstreams = up
+	g.dropProviders(providers)
 	if g.shared != nil && g.shared != sh {
 		g.storeReplaced(g.shared, sh)
 		g.retireLocked(g.shared)

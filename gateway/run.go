@@ -51,6 +51,7 @@ func (g *Gateway) Run(ctx context.Context, hup <-chan os.Signal) error {
 	}
 	g.shared.start() //nolint:contextcheck // it ends with Close, after what is in flight and not with ctx
 	g.startUpstreams()
+	g.startFirstProviders(ctx) // requests wait for it in front of the listeners
 	g.announce(s.cfg, public, private)
 
 	failed := make(chan error, 3)
@@ -97,6 +98,9 @@ func (g *Gateway) Run(ctx context.Context, hup <-chan os.Signal) error {
 	g.closing.Wait()
 	for _, p := range g.upstreams {
 		p.upstream.Close()
+	}
+	for _, p := range g.providers {
+		p.source.Close()
 	}
 	// Even when what was in flight took all of shutdown_timeout.
 	by := time.Now().Add(cutGrace)

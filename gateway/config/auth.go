@@ -127,27 +127,7 @@ func (a *authSection) readIssuer(o *object) (*Issuer, value) {
 	}
 	hs, pk, algorithmsAt := o.readAlgorithms(is)
 
-	is.SecretEncoding = o.readSecretEncoding()
-	secretAt, okS := o.get("secret_file", "a file that holds the secret, or a list of them")
-	publicAt, okP := o.get("public_key_file", "a PEM file with a public key, or a list of them")
-	o.later("jwks_url", "public_key_file or secret_file")
-	o.later("jwks_file", "public_key_file or secret_file")
-	switch {
-	case okS && okP:
-		secretAt.keyErrorf("secrets and public keys never stand in one entry; make two entries, or remove one")
-	case okS:
-		is.Secrets, is.KeyFiles = secretAt.readSecrets(is.Algorithms, is.SecretEncoding)
-		if pk && !hs {
-			algorithmsAt.errorf("only HS256, HS384 and HS512 are verified with a secret_file; want those, or a public_key_file")
-		}
-	case okP:
-		is.PublicKeys, is.KeyFiles = publicAt.readPublicKeys(is.Algorithms, algorithmsAt, hs)
-		if hs && !pk {
-			algorithmsAt.errorf("HS256, HS384 and HS512 are verified with a secret, and a public key is none; want secret_file, or other algorithms")
-		}
-	case !o.has("jwks_url") && !o.has("jwks_file") && !o.has("secret_file") && !o.has("public_key_file"):
-		o.errorf("no key to verify tokens with: finding keys by issuer (OIDC discovery) is not supported yet; want public_key_file or secret_file")
-	}
+	o.readKeys(is, at, algorithmsAt, hs, pk)
 
 	if v, ok := o.get("cookie", "the name of a cookie"); ok {
 		if s, ok := v.word("the name of a cookie"); ok {

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"bouncer/gateway/jwks"
 	"bouncer/gateway/rewrite"
 )
 
@@ -152,7 +153,8 @@ type Auth struct {
 	FailureLimit *Rate
 }
 
-// Issuer is one issuer of tokens. PublicKeys or Secrets is set, never both.
+// Issuer is one issuer of tokens. One of PublicKeys, Secrets, KeySet and Provider
+// is set.
 type Issuer struct {
 	Issuer     string
 	Audience   []string // empty: not checked
@@ -164,7 +166,9 @@ type Issuer struct {
 	// SecretEncoding is how the files spell Secrets, which are decoded; empty
 	// where there are none. Default raw.
 	SecretEncoding SecretEncoding
-	// KeyFiles are the files that PublicKeys or Secrets came from; absolute.
+	KeySet         *jwks.Set // of a file
+	Provider       *Provider // where a set is fetched
+	// KeyFiles are the files that PublicKeys, Secrets or KeySet came from; absolute.
 	KeyFiles []string
 	Cookie   string        // empty: none
 	Leeway   time.Duration // default 0

@@ -70,6 +70,11 @@ func tlsFiles(c *Config) []string {
 	if r := c.Store.Redis; r != nil && r.TLS != nil {
 		paths = append(paths, r.TLS.CAFile, r.TLS.CertFile, r.TLS.KeyFile)
 	}
+	for _, is := range c.Auth.JWT {
+		if p := is.Provider; p != nil && p.TLS != nil {
+			paths = append(paths, p.TLS.CAFile, p.TLS.CertFile, p.TLS.KeyFile)
+		}
+	}
 	for _, u := range c.Upstreams {
 		if u.TLS != nil {
 			paths = append(paths, u.TLS.CAFile, u.TLS.CertFile, u.TLS.KeyFile)
@@ -340,11 +345,7 @@ func describeUpstream(d *differ, what string, a, b *Upstream) {
 	d.change(what+" timeout.connect", formatDuration(a.ConnectTimeout), formatDuration(b.ConnectTimeout))
 	d.change(what+" timeout.response_header", formatDuration(a.ResponseHeaderTimeout), formatDuration(b.ResponseHeaderTimeout))
 	d.change(what+" timeout.idle", formatDuration(a.IdleTimeout), formatDuration(b.IdleTimeout))
-	from, to := orNew(a.TLS), orNew(b.TLS)
-	d.change(what+" tls.ca_file", from.CAFile, to.CAFile)
-	d.change(what+" tls.cert_file", from.CertFile, to.CertFile)
-	d.change(what+" tls.key_file", from.KeyFile, to.KeyFile)
-	d.change(what+" tls.server_name", from.ServerName, to.ServerName)
+	describeTLS(d, what, a.TLS, b.TLS)
 	d.change(what+" max_in_flight", orAny(a.MaxInFlight), orAny(b.MaxInFlight))
 	d.change(what+" circuit", a.Circuit.text(), b.Circuit.text())
 	d.change(what+" retries", a.Retries.text(), b.Retries.text())
@@ -419,8 +420,10 @@ func describeIssuers(d *differ, old, new []*Issuer) {
 		d.change(what+" audience", strings.Join(a.Audience, ", "), strings.Join(b.Audience, ", "))
 		d.change(what+" algorithms", strings.Join(a.Algorithms, ", "), strings.Join(b.Algorithms, ", "))
 		d.change(what+" "+a.keyField(), strings.Join(a.KeyFiles, ", "), strings.Join(b.KeyFiles, ", "))
+		describeProvider(d, what, a.Provider, b.Provider)
 		d.change(what+" secret_encoding", string(a.SecretEncoding), string(b.SecretEncoding))
-		if !reflect.DeepEqual(a.PublicKeys, b.PublicKeys) || !reflect.DeepEqual(a.Secrets, b.Secrets) {
+		if !reflect.DeepEqual(a.PublicKeys, b.PublicKeys) || !reflect.DeepEqual(a.Secrets, b.Secrets) ||
+			a.KeySet != b.KeySet && !(a.KeySet != nil && a.KeySet.Equal(b.KeySet)) {
 			d.say("%s: the keys changed", what)
 		}
 		d.change(what+" cookie", a.Cookie, b.Cookie)
@@ -434,10 +437,34 @@ func describeIssuers(d *differ, old, new []*Issuer) {
 
 // keyField is the field that names the key files.
 func (is *Issuer) keyField() string {
-	if len(is.Secrets) > 0 {
+	switch {
+	case len(is.Secrets) > 0:
 		return "secret_file"
+	case is.KeySet != nil:
+		return "jwks_file"
 	}
 	return "public_key_file"
+}
+
+func describeProvider(d *differ, what string, a, b *Provider) {
+	d.change(what+" jwks_url", a.text(), b.text())
+	if a == nil || b == nil {
+		return
+	}
+	if a.URL == b.URL && !bytes.Equal(a.Address, b.Address) {
+		d.say("%s: the login or the query of jwks_url changed", what)
+	}
+	d.change(what+" refresh", formatDuration(a.Refresh), formatDuration(b.Refresh))
+	d.change(what+" max_stale", formatDuration(a.MaxStale), formatDuration(b.MaxStale))
+	describeTLS(d, what, a.TLS, b.TLS)
+}
+
+func describeTLS(d *differ, what string, a, b *TLS) {
+	from, to := orNew(a), orNew(b)
+	d.change(what+" tls.ca_file", from.CAFile, to.CAFile)
+	d.change(what+" tls.cert_file", from.CertFile, to.CertFile)
+	d.change(what+" tls.key_file", from.KeyFile, to.KeyFile)
+	d.change(what+" tls.server_name", from.ServerName, to.ServerName)
 }
 
 func onOff(b bool) string {

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"bouncer/gateway/jwks"
 )
 
 // told are the words by which a line of Describe names a field, where they are
@@ -32,11 +34,14 @@ var told = map[string]string{
 	"Redis.Address":       "store.redis.url", "Redis.DB": "store.redis.url",
 	"Redis.Addresses": "store.redis.urls",
 	"Redis.Password":  "store.redis: the password changed", "Sentinel.Password": "store.redis.sentinel: the password changed",
-	"Rate.Quota":         "",
-	"Rate.Window":        "",
-	"Issuer.PublicKeys":  ": the keys changed",
-	"Issuer.Secrets":     ": the keys changed",
-	"Issuer.KeyFiles":    "_file:",
+	"Rate.Quota":        "",
+	"Rate.Window":       "",
+	"Issuer.PublicKeys": ": the keys changed",
+	"Issuer.Secrets":    ": the keys changed",
+	"Issuer.KeyFiles":   "_file:",
+	"Issuer.KeySet":     ": the keys changed", "Issuer.Provider": "",
+	"Provider.URL": "jwks_url", "Provider.Address": ": the login or the query of jwks_url changed",
+	"Provider.Refresh": "refresh", "Provider.MaxStale": "max_stale", "Provider.TLS": "tls",
 	"Key.SHA256":         ": another key",
 	"Limit.Algorithm":    "(starts anew)",
 	"Limit.Rate":         "",
@@ -68,6 +73,7 @@ var told = map[string]string{
 // about one of its fields.
 var partWords = map[string]string{
 	"Listen.HTTPS": "listen.https.address", "HTTPS.ACME": "listen.https.acme.domains", "Redis.Sentinel": "store.redis.sentinel.master", "Auth.APIKeys": "auth.api_keys.file",
+	"Issuer.Provider": "jwks_url", "Provider.TLS": "tls.ca_file",
 	"Route.Rewrite": "rewrite.match", "Route.WebSocket": "websocket", "Upstream.TLS": "tls.ca_file", "Upstream.Health": "health.path",
 	"Route.RequestHeaders": "request_headers", "Route.ResponseHeaders": "response_headers",
 }
@@ -100,7 +106,10 @@ type fieldTest struct {
 // calls the field.
 func (f *fieldTest) walk(v reflect.Value, field string, names []string, word string) {
 	switch v.Interface().(type) {
-	case *url.URL, *time.Location, netip.Prefix, time.Time, Secret, [32]byte, ClaimValue:
+	case *url.URL, *time.Location, netip.Prefix, time.Time, Secret, [32]byte, ClaimValue, *jwks.Set:
+		if x, ok := v.Interface().(*jwks.Set); ok && x == nil {
+			return
+		}
 		f.change(v, names, word)
 		return
 	}
@@ -227,7 +236,7 @@ func (f *fieldTest) change(v reflect.Value, names []string, word string) {
 func keyed(t reflect.Type) bool {
 	switch t {
 	case reflect.TypeFor[Secret](), reflect.TypeFor[[]Secret](), reflect.TypeFor[[32]byte](),
-		reflect.TypeFor[crypto.PublicKey](), reflect.TypeFor[[]crypto.PublicKey]():
+		reflect.TypeFor[crypto.PublicKey](), reflect.TypeFor[[]crypto.PublicKey](), reflect.TypeFor[*jwks.Set]():
 		return true
 	}
 	return false
@@ -239,6 +248,7 @@ func secretsOf(c *Config) []string {
 	if s := c.Store.Redis.Sentinel; s != nil {
 		secrets = append(secrets, string(s.Password))
 	}
+	secrets = append(secrets, "sesame-in-a-url", "sesame-in-a-query")
 	for _, s := range c.Auth.JWT[1].Secrets {
 		secrets = append(secrets, string(s))
 	}

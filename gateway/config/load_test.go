@@ -172,12 +172,21 @@ func TestGoodFilesLoad(t *testing.T) {
 		Password: Secret("pa$s ${wo}rd"), PasswordFile: in("redis-password"),
 		TLS: &TLS{CAFile: in("cert.pem"), ServerName: "redis.internal"}, Timeout: 50 * time.Millisecond, KeyPrefix: "rl",
 	}})
-	if len(c.Auth.JWT) != 3 || len(c.Auth.JWT[0].PublicKeys) != 2 || len(c.Auth.JWT[2].PublicKeys) != 2 {
+	if len(c.Auth.JWT) != 6 || len(c.Auth.JWT[0].PublicKeys) != 2 || len(c.Auth.JWT[2].PublicKeys) != 2 {
 		t.Fatalf("issuers %+v", c.Auth.JWT)
 	}
 	equal("secrets", c.Auth.JWT[1].Secrets, []Secret{
 		Secret("0123456789abcdef0123456789abcdef"), Secret("fedcba9876543210fedcba9876543210"),
 	})
+	if set := c.Auth.JWT[3].KeySet; set == nil || len(set.Find("2077-01")) != 1 {
+		t.Errorf("the set of a file: %+v", set)
+	}
+	equal("keys by URL", c.Auth.JWT[4].Provider, &Provider{
+		Address: Secret("https://gateway:sesame-in-a-url@customers.example.com/keys.json?tenant=sesame-in-a-query"),
+		URL:     "https://********@customers.example.com/keys.json?********", Refresh: 5 * time.Minute, MaxStale: 6 * time.Hour,
+		TLS: &TLS{CAFile: in("cert.pem"), ServerName: "keys.internal"},
+	})
+	equal("keys by discovery", c.Auth.JWT[5].Provider, &Provider{Refresh: 10 * time.Minute, MaxStale: day})
 	equal("audience", c.Auth.JWT[1].Audience, []string{"weather-api"})
 	equal("claims", c.Auth.JWT[0].Claims, Claims{User: "sub", Tenant: "org", Plan: "plan", Scopes: "scp"})
 	equal("default claims", c.Auth.JWT[1].Claims, Claims{User: "sub", Scopes: "scope"})
@@ -297,7 +306,7 @@ func TestGoodFilesLoad(t *testing.T) {
 	}
 	slices.Sort(files)
 	equal("files", files, []string{
-		"admin-token", "cert.pem", "ec.pem", "ed25519.pem", "key.pem", "keys.yaml", "plans.yaml", "redis-password",
+		"admin-token", "cert.pem", "ec.pem", "ed25519.pem", "jwks.json", "key.pem", "keys.yaml", "plans.yaml", "redis-password",
 		"routes.yaml", "rsa.pem", "secret", "secret-old",
 	})
 }

@@ -297,7 +297,7 @@ func (a *Auth) node() *yaml.Node {
 				n.list("secret_file", is.KeyFiles)
 				n.text("secret_encoding", string(is.SecretEncoding))
 			} else {
-				n.list("public_key_file", is.KeyFiles)
+				is.keysInto(n)
 			}
 			n.text("cookie", is.Cookie)
 			n.duration("leeway", is.Leeway)
@@ -329,6 +329,24 @@ func (m mapping) rateOrOff(name string, r *Rate) {
 		m.rate(name, r)
 	} else {
 		m.text(name, "off")
+	}
+}
+
+// keysInto writes where the public keys are.
+func (is *Issuer) keysInto(n mapping) {
+	p := is.Provider
+	switch {
+	case is.KeySet != nil:
+		n.text("jwks_file", is.KeyFiles[0])
+	case p != nil:
+		n.text("jwks_url", p.URL)
+		n.duration("refresh", p.Refresh)
+		n.duration("max_stale", p.MaxStale)
+		if p.TLS != nil {
+			n.node("tls", p.TLS.node())
+		}
+	default:
+		n.list("public_key_file", is.KeyFiles)
 	}
 }
 

@@ -136,12 +136,12 @@ var beyond = regexp.MustCompile(strings.Join([]string{
 	`^no (plan|upstream|limit|listener) `, `given twice; the first`, `is given twice`, `two limits of this plan`, `both meet on one request`, `would be charged twice`,
 	`is an edge limit already`, `is the address of`, `has the address of`, `can be reached from other machines`, `is the path of route`, `two routes are named`, `but no auth is configured`,
 	// Other files.
-	`^read `, `is empty; want`, `is (a|inside of a) file; want a directory`, `holds? (no|PEM|a private key|an RSA key|an EC key|a key that|the same secret)`, `does not fit the certificate`, `has \d+ bytes`, `the secret in \S+ is not `, `no key of public_key_file fits`,
+	`^read `, `is empty; want`, `is (a|inside of a) file; want a directory`, `holds? (no|PEM|a private key|an RSA key|an EC key|a key that|the same secret)`, `does not fit the certificate`, `has \d+ bytes`, `the secret in \S+ is not `, `no key of (public_key|jwks)_file fits`, ` cannot be used: `,
 	// The environment.
 	`\$\{`, `environment variable`, `"a, b: \{c" is not the name of a header`,
 	// Arithmetic.
 	`ever pay`, `leave no time at all`, `is too (long|short)`, `too long a duration`, `too large to be counted`, `not a plain decimal`, `has another window`,
-	`is no whole number of microseconds`, `a block of \d+`, `a log keeps an entry`, `not a whole number of seconds`, `the window ".*" is longer`, `between two checks`, `, got "(1e6|9{20}|1\d+)"`,
+	`is no whole number of microseconds`, `a block of \d+`, `a log keeps an entry`, `not a whole number of seconds`, `the window ".*" is longer`, `between two checks`, `is less than refresh`, `, got "(1e6|9{20}|1\d+)"`,
 	`make \d+, and \d+ are sent`, `requests cannot be`, `nothing can be`, `the time between must be`, `more than \d+ requests`, `the test sends`, `is past: the clock`,
 	// What stands, or does not, in another place.
 	`expect nothing`, `two tests have this name`, `missing; want a method and a path`, `unknown timezone`, `is no time of day`, `is no date`, `white space; want a name`, `is not the name of a header`,
@@ -151,7 +151,7 @@ var beyond = regexp.MustCompile(strings.Join([]string{
 	`^routes\[\d+\].path`, `^usage_path: "/`, `is not a host name`, `bad (host|port|database number)`, `options in the url`, `written %25`, `absolute`, `stand in one cluster`, `has only database 0`,
 	`another user name or password`, `a user name without a password`, `header of its own`, `not known before authentication`, `must not be queued at the edge`,
 	`not about who is calling`, `only a limit of N/week`, `has white space around it`, `does not begin with`, `error parsing regexp`, `there is no group`, `case makes no difference`,
-	`is no host`, `makes no host`, `is there already, as`, `a character that cannot stand there`,
+	`is no host`, `is for a provider that is spoken to by https`, `makes no host`, `is there already, as`, `a character that cannot stand there`,
 }, "|"))
 
 // TestTheSchemaRefusesWhatTheCheckerDoes goes through all archives: where the

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"bouncer/gateway/jwks"
 	"bouncer/gateway/rewrite"
 )
 
@@ -105,6 +106,11 @@ func authSchema() schema {
 			"secret_file":     files("File with the secret of HS*, or a list of them while rotating; at least as long as the hash."),
 			"secret_encoding": words(secretEncodings...).or(string(EncodingRaw)).says("How secret_file spells the secret: raw takes the bytes as they are, and nothing is decoded that this does not say."),
 			"public_key_file": files("PEM file with public keys, or a list of them; for all algorithms but HS*."),
+			"jwks_url":        anyOf(written(setURLPattern, wantedSetURL)).says("Where the issuer's JWK set is, for all algorithms but HS*; fetched in the background. Without any of jwks_url, jwks_file, public_key_file and secret_file it is found by the issuer (OIDC discovery)."),
+			"jwks_file":       def("text").says("File with the issuer's JWK set, for all algorithms but HS*. A changed one is taken over without a restart."),
+			"refresh":         def("duration").says("How often keys are fetched, 1m to 1d; default " + formatDuration(jwks.DefaultRefresh) + ". Sooner where the provider asks for it. An unknown key makes it sooner, at most once in 10s."),
+			"max_stale":       def("duration").says("How old fetched keys may become while the provider is away, refresh to 30d; default " + formatDuration(jwks.DefaultMaxStale) + ". Then its tokens are refused."),
+			"tls":             tlsSchema().says("TLS to the provider."),
 			"cookie":          def("header").says("The name of a cookie that may carry the token, besides Authorization: Bearer. Default: none."),
 			"leeway":          spell(0, "By how much clocks may differ, 0s to 1d; more than 5m is a warning."),
 			"claims": fields(map[string]schema{
@@ -114,8 +120,8 @@ func authSchema() schema {
 				"scopes": claim("", "The claim that says what the token grants: words with spaces between, or a list. Default: scope where a route wants scopes; else it is not looked at."),
 			}).says("Names of claims: the exact name first, then dots descend, as in realm.org."),
 		}, "issuer", "algorithms").with("oneOf", []schema{
-			{"required": []string{"secret_file"}, "properties": map[string]any{"public_key_file": false, "algorithms": some(words(secretAlgorithms...))}},
-			{"required": []string{"public_key_file"}, "properties": map[string]any{"secret_file": false, "secret_encoding": false, "algorithms": some(words(publicAlgorithms...))}},
+			keysFrom("secret_file", secretAlgorithms, "secret_encoding"), keysFrom("public_key_file", publicAlgorithms), keysFrom("jwks_file", publicAlgorithms),
+			keysFrom("jwks_url", publicAlgorithms, fetchFields...), keysFrom("", publicAlgorithms, fetchFields...),
 		})}.says("Issuers of tokens."),
 		"api_keys": fields(map[string]schema{
 			"file":          def("text").says("The key file, which gateway keys writes: digests, never the keys."),
@@ -126,6 +132,27 @@ func authSchema() schema {
 		}, "file").says("API keys."),
 		"failure_limit": failures.or("60/minute").says("Wrong credentials per address; off switches it off."),
 	}).says("How callers prove who they are.")
+}
+
+// setURLPattern is of https anywhere, and of http on this machine.
+const setURLPattern = `^([Hh][Tt][Tt][Pp][Ss]://([^@/?#]*@)?[^@/?#]+([/?][^#]*)?|[Hh][Tt][Tt][Pp]://([^@/?#]*@)?(localhost|127[.][0-9.]+|\[::1\])(:[0-9]+)?([/?][^#]*)?)$`
+
+// keysFrom is an issuer whose keys are where one of keyFields says, or, where that
+// is empty, none of them; own are fields that only then make sense.
+func keysFrom(field string, algorithms []string, own ...string) schema {
+	of := map[string]any{"algorithms": some(words(algorithms...))}
+	for _, other := range slices.Concat(keyFields, fetchFields, []string{"secret_encoding"}) {
+		if other != field && !slices.Contains(own, other) {
+			of[other] = false
+		}
+	}
+	s := schema{"properties": of}
+	if field != "" {
+		s["required"] = []string{field}
+	} else {
+		of["issuer"] = anyOf(written(setURLPattern, "an issuer whose keys can be found by its URL"))
+	}
+	return s
 }
 
 // tlsSchema describes the client side of a TLS connection.

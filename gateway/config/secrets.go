@@ -13,7 +13,7 @@ import (
 
 var (
 	// confidentialName matches names of fields whose value is not shown.
-	confidentialName = regexp.MustCompile(`(?i)passw|passphrase|pwd|secret|token|credential|private|bearer|authorization|key$|^urls?$|sha256|digest`)
+	confidentialName = regexp.MustCompile(`(?i)passw|passphrase|pwd|secret|token|credential|private|bearer|authorization|key$|^(jwks_)?urls?$|sha256|digest`)
 	// knownHarmless matches those among them that hold a word, or the path of a
 	// file, which the message shows anyway.
 	knownHarmless = regexp.MustCompile(`^(forward_credentials|[a-z_]+_file)$`)

@@ -54,6 +54,8 @@ type Answer struct {
 	Verdict Verdict `json:"verdict"`
 	// Store says why the store could not be looked at.
 	Store string `json:"store_error,omitempty"`
+	// Keys says why the keys of issuers could not be fetched, a line each.
+	Keys []string `json:"keys_error,omitempty"`
 }
 
 // Client is whose address it is.
@@ -126,12 +128,18 @@ type Verdict struct {
 	Why     string `json:"why"`
 }
 
+// fetchKeysFor is how long the providers of keys have to answer.
+const fetchKeysFor = 5 * time.Second
+
 // Explain answers q under cfg. An error means that cfg cannot be built.
 func Explain(cfg *config.Config, q Query) (*Answer, error) {
 	look := &peek{store: q.Store}
 	o := gateway.RehearsalOptions{}
 	if q.Store != nil {
 		o.Store = look
+	}
+	if q.As == nil && (q.Request.Header["Authorization"] != nil || q.Request.Header["Cookie"] != nil) {
+		o.FetchKeys = fetchKeysFor // a token may be in it
 	}
 	h, err := gateway.Rehearse(cfg, o)
 	if err != nil {
@@ -151,6 +159,7 @@ func Explain(cfg *config.Config, q Query) (*Answer, error) {
 		Live:    q.Store != nil,
 		Limits:  []Limit{},
 		Verdict: verdictOf(v),
+		Keys:    h.KeysMissing(),
 	}
 	rt := routeNamed(cfg, v.Request.Route)
 	if rt != nil {

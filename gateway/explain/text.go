@@ -26,6 +26,9 @@ func (a *Answer) WriteText(w io.Writer) error {
 		row("", "the upstream is asked for %s", a.Route.Target)
 	}
 	row("caller", "%s", a.Caller.words())
+	for _, why := range a.Keys {
+		row("", "keys could not be fetched: %s", why)
+	}
 	if a.Plan != nil {
 		row("plan", "%s, from %s", a.Plan.Name, a.Plan.From)
 	} else {

@@ -41,6 +41,9 @@ type metrics struct {
 	noSocket   prometheus.Counter
 	noPlace    prometheus.Counter
 	notRead    prometheus.Counter
+	keyFetches *prometheus.CounterVec // issuer, outcome
+	keysFrom   *prometheus.GaugeVec   // issuer: when they were last fetched
+	keys       *prometheus.GaugeVec   // issuer
 
 	// Those with fixed labels, all there from the start; never changed.
 	storeErrors map[string]prometheus.Counter // by kind
@@ -174,6 +177,12 @@ func newMetrics(reg prometheus.Registerer, o *Options, dropped func() int64) met
 			"Connections that were closed because their address had as many as it may.")),
 		notRead: prometheus.NewCounter(counter("gateway_answers_not_read_total",
 			"Answers that were broken off because their client took nothing of them for two minutes.")),
+		keyFetches: prometheus.NewCounterVec(counter("gateway_jwks_fetches_total",
+			"Attempts to fetch the keys of an issuer, by what came of them."), []string{"issuer", "outcome"}),
+		keysFrom: prometheus.NewGaugeVec(gauge("gateway_jwks_last_success_timestamp_seconds",
+			"When the keys of an issuer were last fetched, or were said not to have changed, Unix time; 0: never."), []string{"issuer"}),
+		keys: prometheus.NewGaugeVec(gauge("gateway_jwks_keys",
+			"Keys of an issuer that its tokens are verified with; 0: none are known, or they are too old."), []string{"issuer"}),
 		storeErrors: make(map[string]prometheus.Counter),
 		auth:        make(map[authLabels]prometheus.Counter),
 
@@ -228,7 +237,7 @@ func newMetrics(reg prometheus.Registerer, o *Options, dropped func() int64) met
 		m.requests, m.duration, m.added, m.inFlight, m.decisions, m.remaining, m.storeTook,
 		m.fallback, m.overflow, m.unknown, m.untrusted, m.leased, m.stranded, m.leasesFull, m.instances, m.upRequests, m.up, m.forbidden,
 		m.lastOK, m.lastOKTime, m.configInfo, m.shared, m.circuit, m.noRoom, m.retries, m.certExpiry,
-		m.sockets, m.noSocket, m.noPlace, m.notRead, ended, proxyHeaders, storeErrors, units, auth, reloads, logDropped, denials, pushedOut,
+		m.sockets, m.noSocket, m.noPlace, m.notRead, m.keyFetches, m.keysFrom, m.keys, ended, proxyHeaders, storeErrors, units, auth, reloads, logDropped, denials, pushedOut,
 	)
 	return m
 }

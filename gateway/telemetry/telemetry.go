@@ -35,6 +35,8 @@ type Options struct {
 	// FallbackOutcomes are what FallbackUnits is called with; any other is not
 	// counted.
 	FallbackOutcomes []string
+	// FetchOutcomes are what IssuerFetched is called with.
+	FetchOutcomes []string
 	// AuthReasons are the words for why a credential is refused that have a
 	// series of their own in gateway_auth_total, beside AuthRefused.
 	AuthReasons []string
@@ -76,6 +78,9 @@ type Telemetry struct {
 	modes      map[string]bool // series of gateway_fallback_active
 	away       bool            // the value of all of them
 	subjects   map[string]bool // series of gateway_certificate_expiry_timestamp_seconds
+	issuers    map[string]bool // series of gateway_jwks_*
+
+	fetchOutcomes []string // never changed
 }
 
 // New returns a Telemetry with a registry of its own. It starts one goroutine,
@@ -105,6 +110,9 @@ func New(o Options) *Telemetry {
 		lines:    newLineWriter(o.Out, o.FlushEvery, o.CloseTimeout),
 		modes:    make(map[string]bool),
 		subjects: make(map[string]bool),
+		issuers:  make(map[string]bool),
+
+		fetchOutcomes: o.FetchOutcomes,
 	}
 	t.logger = newLogger(t.lines, o.Level)
 	t.metrics = newMetrics(t.registry, &o, t.lines.dropped.Load)
