@@ -2,14 +2,19 @@ package test
 
 import (
 	"crypto/x509"
+	"encoding/base64"
 	"encoding/pem"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/golang-jwt/jwt/v5"
 
 	"bouncer/gateway/auth/tokentest"
 )
@@ -118,5 +123,99 @@ func TestEveryTokenThroughTheGateway(t *testing.T) {
 	}
 	if a := send(t, http.MethodGet, g.url+"/api/weather", nil); a.status != 401 {
 		t.Errorf("without a token: %d", a.status)
+	}
+}
+
+// A token that brings a key along, or points to one, is a bad token like any
+// other: nobody looks where it points, whoever signed it.
+func TestAlgorithmConfusionAndNone(t *testing.T) {
+	u := newUpstream(t, nil)
+	s := newWeatherSite(t, u, "")
+	g := s.start()
+	var visits atomic.Int32
+	attacker := serveConns(t, func(c net.Conn) {
+		visits.Add(1)
+		_ = c.Close()
+	})
+	forger := []byte("a secret that nobody configured, and it is long enough")
+	token := func(key []byte, method jwt.SigningMethod, header ...any) string {
+		tok := jwt.NewWithClaims(method, jwt.MapClaims{
+			"iss": "https://login.example.com/", "aud": "weather-api", "sub": "priya123", "exp": time.Now().Add(time.Hour).Unix(),
+		})
+		for i := 0; i < len(header); i += 2 {
+			tok.Header[header[i].(string)] = header[i+1]
+		}
+		return must(tok.SignedString(key))
+	}
+	if a := g.get("/api/weather", "Authorization", "Bearer "+token(s.secret, jwt.SigningMethodHS256)); a.status != 200 {
+		t.Fatalf("a good token: %d %s", a.status, a.body)
+	}
+	tokens := map[string]string{
+		"HS512 where HS256 is allowed": token(s.secret, jwt.SigningMethodHS512),
+		"crit":                         token(s.secret, jwt.SigningMethodHS256, "crit", []string{"x"}),
+		"b64":                          token(s.secret, jwt.SigningMethodHS256, "b64", false),
+	}
+	for _, key := range [][]byte{forger, s.secret} {
+		for name, value := range map[string]any{
+			"jku": "http://" + attacker + "/jwks.json", "x5u": "https://" + attacker + "/cert.pem", "x5c": []string{"MIIB"},
+			"jwk": map[string]string{"kty": "oct", "k": base64.RawURLEncoding.EncodeToString(forger)},
+		} {
+			tokens[fmt.Sprintf("%s, signed with a key of %d bytes", name, len(key))] = token(key, jwt.SigningMethodHS256, name, value, "kid", "http://"+attacker+"/"+name)
+		}
+	}
+	// The issuer as an address: nothing is discovered that is not configured.
+	tokens["iss at the attacker"] = must(jwt.NewWithClaims(jwt.SigningMethodHS256, jwt.MapClaims{
+		"iss": "http://" + attacker, "aud": "weather-api", "sub": "priya123", "exp": time.Now().Add(time.Hour).Unix(),
+	}).SignedString(forger))
+	before := u.count()
+	for name, text := range tokens {
+		for _, field := range [][]string{{"Authorization", "Bearer " + text}, {"Cookie", "session=" + text}} {
+			if a := g.get("/api/weather", field...); a.status != 401 {
+				t.Errorf("%s, %s: %d, want 401", name, field[0], a.status)
+			}
+		}
+	}
+	if n := visits.Load(); n != 0 || u.count() != before {
+		t.Errorf("%d connections to where a token points, %d requests to the upstream; want none", n, u.count()-before)
+	}
+}
+
+// The scheme may be written in any case and be followed by spaces; what else
+// stands there is a bad credential, told like any other.
+func TestSchemeSpellingAndSpacing(t *testing.T) {
+	u := newUpstream(t, nil)
+	s := newWeatherSite(t, u, "")
+	g := s.start()
+	x := s.token("priya123", nil)
+	for fields, want := range map[string]int{
+		"Authorization: bearer " + x:                                         200,
+		"Authorization: BEARER  " + x:                                        200,
+		"authorization: Bearer " + x + " ":                                   200, // not part of the value
+		"Authorization: Bearer\t" + x:                                        401,
+		"Authorization: Bearer":                                              401,
+		"Authorization: Bearer x,y":                                          401,
+		"Authorization: Bearer " + x + ", Basic abc":                         401,
+		"Authorization: Bearer " + x + " " + x:                               401,
+		"Authorization: Token " + x:                                          401,
+		"Authorization: Basic " + x:                                          401,
+		"Authorization: Bearer " + x + "\r\nAuthorization: Bearer " + x:      401,
+		"Authorization: Basic abc\r\nAuthorization: Bearer " + x:             401,
+		"Authorization: Bearer " + x + "\x00":                                400,
+		"Authorization: Bearer " + x + "\r\n folded":                         400,
+		"Authorization: Bearer " + x + "\rX: y":                              400,
+		"Authorization : Bearer " + x:                                        400,
+		"Authorization: Bearer " + strings.Repeat("x", 64<<10):               431,
+		"Cookie: session=" + x + "; session=" + x:                            200,
+		"Cookie: session=" + x + "; session=y":                               401,
+		"Cookie: session=" + x + "\r\nAuthorization: Bearer y":               401,
+		"Authorization: Bearer " + x + "\r\nCookie: session=" + "an expired": 200,
+	} {
+		a := g.ask("GET /api/weather HTTP/1.1\r\nHost: g\r\nConnection: close\r\n" + fields + "\r\n\r\n")
+		if a.status != want {
+			t.Errorf("%.60q: %d, want %d", strings.ReplaceAll(fields, x, "TOKEN"), a.status, want)
+		}
+		if got := a.field("WWW-Authenticate"); (a.status == 401) != (got != "") {
+			t.Errorf("%.60q: %d with WWW-Authenticate %q", strings.ReplaceAll(fields, x, "TOKEN"), a.status, got)
+		}
 	}
 }
