@@ -2,6 +2,7 @@ package auth_test
 
 import (
 	"crypto"
+	"encoding/base64"
 	"errors"
 	"net/http"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"testing"
 
 	"bouncer/gateway/auth"
+	"bouncer/gateway/auth/tokentest"
 )
 
 // Whatever stands in the fields: no panic, no identity without one of the
@@ -31,6 +33,8 @@ func FuzzAuthenticate(f *testing.F) {
 	f.Add("Bearer "+signRaw("HS256", secretA, `{"alg":"HS256"}`, `{"iss":"`+issuerA+`","exp":1e400,"sub":7}`), "", "", false)
 	f.Add("Bearer "+b64(`{"alg":"none"}`)+"."+b64(`{"iss":"`+issuerA+`"}`)+".AAAA", "", "", false)
 	f.Add("Bearer ...", "session", "\x00", true)
+	f.Add("Bearer\t"+hs, "session ="+hs+" ;session="+ed, keyPlain+",", false)
+	f.Add("ApiKey "+keyPlain+"\r\nAuthorization: Bearer "+hs, "a=\"x; session="+hs+"\"", "", false)
 	f.Fuzz(func(t *testing.T, authorization, cookie, apiKey string, twice bool) {
 		h := http.Header{}
 		for name, value := range map[string]string{"Authorization": authorization, "Cookie": cookie, "X-Api-Key": apiKey} {
@@ -76,6 +80,39 @@ func FuzzAuthenticate(f *testing.F) {
 	})
 }
 
+// Only what an issuer signed is a good token, spelt as it was signed, and header
+// and cookie never differ.
+func FuzzTokenText(f *testing.F) {
+	a := newAuth(f, auth.Options{Issuers: tokentest.Issuers()})
+	signed := map[string]string{} // the user, by header and claims; some signatures differ from run to run
+	for _, tok := range tokentest.Table(now) {
+		if user, ok := tok.Accepted(); ok {
+			signed[tok.Text[:strings.LastIndexByte(tok.Text, '.')]] = user
+		}
+		f.Add(tok.Text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		if text == "" || strings.ContainsAny(text, ";\" \t") { // what ends a cookie, quotes it or surrounds a value
+			return
+		}
+		user := ""
+		for _, line := range []string{"Authorization: Bearer " + text, "Cookie: " + tokentest.Cookie + "=" + text} {
+			p, err := a.Authenticate(request(line), auth.Check{})
+			if line[0] == 'C' && p.User != user {
+				t.Fatalf("in the header the user %q, in the cookie %q, %v", user, p.User, err)
+			}
+			if user = p.User; user == "" {
+				continue
+			}
+			dot := strings.LastIndexByte(text, '.')
+			sig, err := base64.RawURLEncoding.DecodeString(text[dot+1:])
+			if signed[text[:dot]] != user || err != nil || base64.RawURLEncoding.EncodeToString(sig) != text[dot+1:] {
+				t.Fatalf("nobody signed %q for %s", text, user)
+			}
+		}
+	})
+}
+
 // The claim set of a correctly signed token, however odd: no panic, and an
 // identity only if it is fit for a header field.
 func FuzzClaims(f *testing.F) {
@@ -84,6 +121,8 @@ func FuzzClaims(f *testing.F) {
 		`{"alg":"HS256"}` + "\x00" + `{"iss":"` + issuerA + `","exp":1800000000,"sub":"u","org":null}`,
 		`{"alg":"HS256"}` + "\x00" + `{"iss":"` + issuerA + `","exp":1800000000,"nbf":-1e300,"sub":"\ud800"}`,
 		`{"alg":"HS256","crit":[]}` + "\x00" + `null`,
+		`{"alg":"HS256","typ":"at+jwt","kid":"a"}` + "\x00" + `{"iss":"` + issuerA + `","exp":1.8e9,"nbf":0.5,"iat":-0,"sub":"\u2028","plan":{}}`,
+		`{"alg":"HS256","typ":7}` + "\x00" + `{"iss":"` + issuerA + `","exp":1800000000,"sub":"k\u0065y:x","\ud800":1,"\udc00":2}`,
 		"\x00[[[[",
 	} {
 		header, body, _ := strings.Cut(s, "\x00")

@@ -1,6 +1,9 @@
 package auth_test
 
 import (
+	"encoding/base64"
+	"encoding/json"
+	"strings"
 	"testing"
 	"time"
 
@@ -44,6 +47,38 @@ func TestEveryTokenHasItsVerdict(t *testing.T) {
 			}
 		}
 	}
+}
+
+// The same keys out of a JWK set give the same verdicts. Only a kid then counts:
+// the sets of this test have no names.
+func TestEveryTokenHasItsVerdictWithKeySets(t *testing.T) {
+	list := tokentest.Issuers()
+	for n, i := range list {
+		var keys []map[string]string
+		for _, k := range i.PublicKeys {
+			keys = append(keys, jwk("", "", k))
+		}
+		if len(keys) > 0 {
+			list[n].PublicKeys, list[n].KeySet = nil, auth.FixedKeys(keySet(keys...))
+		}
+	}
+	a := newAuth(t, auth.Options{Issuers: list})
+	for _, tok := range tokentest.Table(now) {
+		want := tok.Want
+		if _, good := tok.Accepted(); (good || want == string(auth.ReasonBadSignature)) && namesKey(tok.Text) {
+			want = string(auth.ReasonUnknownKeyID)
+		}
+		if got := reason(t, a, bearer(tok.Text)); got != want {
+			t.Errorf("%s: got %s, want %s (%s)", tok.Name, got, want, tok.Why)
+		}
+	}
+}
+
+// namesKey says whether a token that can be read is for a public key and names it.
+func namesKey(text string) bool {
+	head, _, _ := strings.Cut(text, ".")
+	var h struct{ Alg, Kid string }
+	return json.Unmarshal(must(base64.RawURLEncoding.DecodeString(head)), &h) == nil && h.Kid != "" && h.Alg[0] != 'H'
 }
 
 // No two rows are one token: each stands for a fault of its own.
