@@ -38,6 +38,7 @@ const (
 	missingClaim  = "missing_claim"
 	forbiddenPlan = "forbidden_plan"
 	notForRoute   = "not_for_route"
+	crossOrigin   = "cross_origin"
 )
 
 // makeAccess compiles what a route wants; ps are the plans.
@@ -71,6 +72,7 @@ func asksOf(cfg *config.Config, o *auth.Options) {
 
 // forbidden lists why routes may refuse with 403, for the metrics.
 func forbidden(cfg *config.Config) (all []telemetry.Forbidden) {
+	bound := cookiesBound(cfg)
 	keysForRoutes := cfg.Auth.APIKeys != nil && slices.ContainsFunc(cfg.Auth.APIKeys.Keys, func(k config.Key) bool { return len(k.Routes) > 0 })
 	for _, rt := range cfg.Routes {
 		add := func(can bool, reason string) {
@@ -82,6 +84,7 @@ func forbidden(cfg *config.Config) (all []telemetry.Forbidden) {
 		add(len(rt.Scopes) > 0, missingScope)
 		add(len(rt.Claims) > 0, missingClaim)
 		add(len(rt.Plans) > 0, forbiddenPlan)
+		add(bound && rt.Auth != config.AuthNone, crossOrigin)
 		add(keysForRoutes && rt.Auth != config.AuthNone, notForRoute)
 	}
 	return all
@@ -131,7 +134,10 @@ func (s *snapshot) checkAddress(x *exchange) *httperr.Error {
 // authorize asks whether the caller, who is known by now as far as ever, has what
 // the route wants. It costs nobody anything: the credential was good. Somebody
 // without credentials is told to show some, where that may help.
-func (s *snapshot) authorize(x *exchange) *httperr.Error {
+func (s *snapshot) authorize(x *exchange, r *http.Request) *httperr.Error {
+	if x.unasked && x.fromElsewhere(r) {
+		return s.forbid(x, crossOrigin, "A cookie does not count for requests that pages of other sites make. Send the token in Authorization: Bearer.")
+	}
 	a := &x.route.access
 	reason := a.lacks(x)
 	if reason == "" {

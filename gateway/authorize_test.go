@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"math/rand/v2"
+	"net/http"
 	"net/netip"
 	"slices"
 	"testing"
@@ -70,9 +71,16 @@ func TestAuthorizationDoesNotAllocate(t *testing.T) {
 	s, x := &snapshot{}, &exchange{
 		route: rt, plan: free, scopes: []string{"other", "read", "write"}, claims: []auth.Claim{{Name: "tier", Value: "gold"}},
 	}
-	x.AuthMethod, x.ClientIP = "jwt", netip.MustParseAddr("192.0.2.8")
+	// A page of the API's own changes something with its cookie.
+	r, err := http.NewRequest("POST", "http://api.example.com/", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header["Sec-Fetch-Site"], r.Header["Origin"] = []string{"same-origin"}, []string{"http://api.example.com"}
+	x.unasked = true
+	x.AuthMethod, x.ClientIP = "cookie", netip.MustParseAddr("192.0.2.8")
 	if n := testing.AllocsPerRun(100, func() {
-		if s.checkAddress(x) != nil || s.authorize(x) != nil {
+		if s.checkAddress(x) != nil || s.authorize(x, r) != nil {
 			t.Fatal("refused")
 		}
 	}); n > 0 {

@@ -176,6 +176,7 @@ func (rt *route) reshape(c *config.Route) (err error) {
 		rt.forward.WebSocket = proxy.WebSocket{Idle: w.Idle, Lifetime: w.Lifetime}
 	}
 	rt.cors = makeCORS(c)
+	rt.credentialed = c.CORS != nil && c.CORS.Credentials
 	return nil
 }
 
@@ -300,7 +301,7 @@ func makeAuth(cfg *config.Config, providers map[string]*provider, previous *auth
 	for _, c := range cfg.Auth.JWT {
 		i := auth.Issuer{
 			Issuer: c.Issuer, Audience: c.Audience, Algorithms: c.Algorithms, PublicKeys: c.PublicKeys, KeySet: keySource(c, providers),
-			Cookie: c.Cookie, Leeway: c.Leeway,
+			Cookie: c.Cookie, CookieCrossOrigin: c.CookieCrossOrigin, Leeway: c.Leeway,
 			Claims: auth.Claims{User: c.Claims.User, Tenant: c.Claims.Tenant, Plan: c.Claims.Plan, Scopes: c.Claims.Scopes},
 		}
 		for _, secret := range c.Secrets {

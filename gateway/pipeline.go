@@ -34,6 +34,7 @@ type exchange struct {
 	planFrom  planSource   // who says so
 	scopes    []string     // what the credential grants, of what routes ask for
 	claims    []auth.Claim // the same of a token's claims
+	unasked   bool         // a browser adds the credential by itself
 	assumed   *Caller      // who it is, in a rehearsal that is told so; else nil
 	flight    telemetry.Flight
 
@@ -126,7 +127,7 @@ func (s *snapshot) decide(x *exchange, r *http.Request) *httperr.Error {
 	x.stripQuery(r)
 	s.choosePlan(x)
 	// 403 when the caller does not have what the route wants
-	if refused := s.authorize(x); refused != nil {
+	if refused := s.authorize(x, r); refused != nil {
 		return refused
 	}
 	// 429 when the caller has as many WebSockets as it may: it costs nothing either
@@ -279,7 +280,7 @@ func (s *snapshot) authenticate(x *exchange, r *http.Request) *httperr.Error {
 	}
 	if err == nil {
 		x.AuthMethod, x.User, x.Tenant, x.KeyID, x.TokenPlan, x.Expires = string(p.Method), p.User, p.Tenant, p.KeyID, p.Plan, p.Expires
-		x.onlyFor, x.scopes, x.claims = p.Routes, p.Scopes, p.Claims
+		x.onlyFor, x.scopes, x.claims, x.unasked = p.Routes, p.Scopes, p.Claims, p.SameOrigin
 		s.gw.telemetry.Auth(x.AuthMethod, telemetry.AuthAccepted)
 		return nil
 	}

@@ -39,6 +39,7 @@ type route struct {
 	path         *rewrite.Path           // what the upstream gets for the path; nil for the path as it came
 	answer       *rewrite.Fields         // what is changed in answers; nil for nothing
 	cors         *cors.Cors              // nil: what browsers are told is the upstream's business
+	credentialed bool                    // cors lets pages send cookies
 	usage        bool                    // answered here, with the caller's own limits
 	challenge    string                  // answered here, with this; empty: it is none
 }

@@ -40,6 +40,9 @@ type Principal struct {
 	// Claims are those of Options.TokenClaims that the token has; shared between
 	// requests, not to be changed.
 	Claims []Claim
+	// SameOrigin says that a browser adds the credential unasked, also to what pages of
+	// other sites have it send: such requests are not the caller's own.
+	SameOrigin bool
 	// Expires is the first instant at which the credential is no longer good, leeway
 	// included; the zero time: never.
 	Expires time.Time

@@ -48,6 +48,9 @@ type Issuer struct {
 	// Cookie is a cookie in which the issuer's tokens may come, besides
 	// Authorization: Bearer; empty: none. Issuers may share one.
 	Cookie string
+	// CookieCrossOrigin lets a token in the cookie count for whatever page had the
+	// browser send it; else its Principal is SameOrigin.
+	CookieCrossOrigin bool
 	// Leeway is how far clocks may differ, for exp, nbf and iat; not negative.
 	Leeway time.Duration
 	// Claims says which claims carry the identity.
@@ -143,7 +146,7 @@ func newIssuer(o Issuer, now func() time.Time) (*issuer, error) {
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	i := &issuer{
 		name: o.Issuer, algorithms: slices.Clone(o.Algorithms), audience: slices.Clone(o.Audience),
-		source: o.KeySet, keys: make(map[string]jwt.VerificationKeySet, len(o.Algorithms)), cookie: o.Cookie, leeway: o.Leeway,
+		source: o.KeySet, keys: make(map[string]jwt.VerificationKeySet, len(o.Algorithms)), cookie: o.Cookie, crossOrigin: o.CookieCrossOrigin, leeway: o.Leeway,
 		tenant: newClaimPath(o.Claims.Tenant), plan: newClaimPath(o.Claims.Plan),
 		scopes: newClaimPath(o.Claims.Scopes),
 	}

@@ -33,6 +33,7 @@ type issuer struct {
 	keys               map[string]jwt.VerificationKeySet // by each allowed algorithm: only keys of its type
 	symmetric          bool                              // the keys are secrets
 	cookie             string
+	crossOrigin        bool
 	leeway             time.Duration
 	validator          *jwt.Validator
 	user, tenant, plan claimPath
@@ -69,11 +70,13 @@ func (t *tokens) authenticate(ctx context.Context, c credential, now time.Time, 
 		}
 		t.cache.add(digest, v)
 	}
-	if i := t.issuers[v.issuer]; c.method == MethodCookie && i.cookie != c.cookie {
+	i := t.issuers[v.issuer]
+	if c.method == MethodCookie && i.cookie != c.cookie {
 		return Principal{}, refuse(ReasonWrongIssuer, "tokens of issuer %s do not come in the cookie %s", i.name, c.cookie)
 	}
 	p := v.principal
 	p.Method = c.method
+	p.SameOrigin = c.method == MethodCookie && !i.crossOrigin
 	return p, nil
 }
 

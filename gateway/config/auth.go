@@ -137,6 +137,13 @@ func (a *authSection) readIssuer(o *object) (*Issuer, value) {
 			is.Cookie = s
 		}
 	}
+	if v, ok := o.get("cookie_cross_origin", "refuse or allow"); ok {
+		s, _ := v.choice([]string{"refuse", "allow"})
+		is.CookieCrossOrigin = s == "allow"
+		if !o.has("cookie") {
+			v.keyWarnf("has no effect: the issuer's tokens come in no cookie; want cookie, or remove it")
+		}
+	}
 	if v, ok := o.get("leeway", "a duration such as 30s"); ok {
 		if d, ok := v.duration(0, day); ok {
 			if d > 5*time.Minute {

@@ -170,10 +170,13 @@ type Issuer struct {
 	Provider       *Provider // where a set is fetched
 	// KeyFiles are the files that PublicKeys, Secrets or KeySet came from; absolute.
 	KeyFiles []string
-	Cookie   string        // empty: none
-	Leeway   time.Duration // default 0
-	Claims   Claims
-	Pos      Pos
+	Cookie   string // empty: none
+	// CookieCrossOrigin lets the cookie count for requests that pages of other origins
+	// have a browser send.
+	CookieCrossOrigin bool
+	Leeway            time.Duration // default 0
+	Claims            Claims
+	Pos               Pos
 }
 
 // Claims names the claims that carry the identity, and what the token grants;

@@ -427,6 +427,7 @@ func describeIssuers(d *differ, old, new []*Issuer) {
 			d.say("%s: the keys changed", what)
 		}
 		d.change(what+" cookie", a.Cookie, b.Cookie)
+		d.change(what+" cookie_cross_origin", refuseOrAllow(a.CookieCrossOrigin), refuseOrAllow(b.CookieCrossOrigin))
 		d.change(what+" leeway", formatDuration(a.Leeway), formatDuration(b.Leeway))
 		d.change(what+" claims.user", a.Claims.User, b.Claims.User)
 		d.change(what+" claims.tenant", a.Claims.Tenant, b.Claims.Tenant)
@@ -465,6 +466,13 @@ func describeTLS(d *differ, what string, a, b *TLS) {
 	d.change(what+" tls.cert_file", from.CertFile, to.CertFile)
 	d.change(what+" tls.key_file", from.KeyFile, to.KeyFile)
 	d.change(what+" tls.server_name", from.ServerName, to.ServerName)
+}
+
+func refuseOrAllow(allow bool) string {
+	if allow {
+		return "allow"
+	}
+	return "refuse"
 }
 
 func onOff(b bool) string {

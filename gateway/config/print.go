@@ -300,6 +300,9 @@ func (a *Auth) node() *yaml.Node {
 				is.keysInto(n)
 			}
 			n.text("cookie", is.Cookie)
+			if is.Cookie != "" {
+				n.text("cookie_cross_origin", refuseOrAllow(is.CookieCrossOrigin))
+			}
 			n.duration("leeway", is.Leeway)
 			claims := newMapping(true)
 			claims.text("user", is.Claims.User)

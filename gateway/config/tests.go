@@ -93,4 +93,4 @@ func (e *Expectation) What() string {
 
 // TestStages are what denied_by may name besides limits: the stages that refuse.
 var TestStages = []string{"unauthorized", "failure_limit", "no_route", "method_not_allowed", "bad_path",
-	"forbidden_ip", "missing_scope", "missing_claim", "forbidden_plan"}
+	"forbidden_ip", "missing_scope", "missing_claim", "forbidden_plan", "not_for_route", "cross_origin"}

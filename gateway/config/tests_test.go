@@ -72,7 +72,7 @@ func TestTestsInAFileOfTheirOwn(t *testing.T) {
 		t.Errorf("%v, %s", tests, text(report, dir))
 	}
 	tests, report := LoadTests(c, files[0], nil)
-	const want = `bad_test.yaml:2:57: tests[0].steps[0].denied_by: no limit "per-minut" in any plan or under limits (did you mean "per-minute"?); besides limits unauthorized, failure_limit, no_route, method_not_allowed, bad_path, forbidden_ip, missing_scope, missing_claim, forbidden_plan can deny
+	const want = `bad_test.yaml:2:57: tests[0].steps[0].denied_by: no limit "per-minut" in any plan or under limits (did you mean "per-minute"?); besides limits unauthorized, failure_limit, no_route, method_not_allowed, bad_path, forbidden_ip, missing_scope, missing_claim, forbidden_plan, not_for_route, cross_origin can deny
 bad_test.yaml:4:1: routes: unknown field; want anonymous_plan, default_plan, overrides, plans or tests
 `
 	if got := text(report, dir); tests != nil || got != want {
