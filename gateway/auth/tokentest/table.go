@@ -367,6 +367,7 @@ func (m maker) spellings() []Token {
 		{"a tab in the signature", good[:len(good)-4] + "\t" + good[len(good)-4:], malformed, "likewise"},
 		{"a line end in the signature", good[:len(good)-4] + "\n" + good[len(good)-4:], malformed, "decoders pass over it, and so a token had two texts"},
 		{"CR LF in the claims, signed so", resigned(func(h, c string) string { return h + "." + c[:8] + "\r\n" + c[8:] }), malformed, "likewise"},
+		{"CR LF in the header, signed so", resigned(func(h, c string) string { return h[:8] + "\r\n" + h[8:] + "." + c }), malformed, "likewise"},
 		{"NUL in the signature", good[:len(good)-4] + "\x00" + good[len(good)-4:], malformed, "no digit"},
 		{"a byte over 127", good + "\xff", malformed, "no digit"},
 		{"wide digits", good + "Ａ", malformed, "no digit"},
