@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"crypto/sha256"
+	"crypto/tls"
 	"fmt"
 	"reflect"
 	"slices"
@@ -31,6 +32,7 @@ type snapshot struct {
 	guesses   *ratelimit.Policy   // at one key; nil: not limited
 	auth      *auth.Authenticator // nil: no route needs it
 	plans     plans
+	asking    *tls.Config // of the HTTPS listener, if it asks for certificates of clients; nil: it does not
 }
 
 // stores gives the limit store for routes of a fail mode.
@@ -60,6 +62,9 @@ func build(
 	s := &snapshot{gw: gw, cfg: cfg, loaded: time.Now()}
 	if gw != nil {
 		s.edgeStore = gw.edgeStore
+		if gw.listenerTLS != nil { // a rehearsal has none
+			s.asking = askingTLS(gw.listenerTLS, cfg)
+		}
 	}
 	var err error
 	s.clientIP, err = clientip.New(clientip.Options{
@@ -293,7 +298,7 @@ const realm = "gateway"
 // makeAuth returns nil when nothing is configured; config refuses routes that
 // would need it.
 func makeAuth(cfg *config.Config, providers map[string]*provider, previous *auth.Authenticator) (*auth.Authenticator, error) {
-	if len(cfg.Auth.JWT) == 0 && cfg.Auth.APIKeys == nil {
+	if len(cfg.Auth.JWT) == 0 && cfg.Auth.APIKeys == nil && cfg.Auth.ClientCerts == nil {
 		return nil, nil
 	}
 	o := auth.Options{Realm: realm, Previous: previous}
@@ -308,6 +313,11 @@ func makeAuth(cfg *config.Config, providers map[string]*provider, previous *auth
 			i.Secrets = append(i.Secrets, secret)
 		}
 		o.Issuers = append(o.Issuers, i)
+	}
+	if c := cfg.Auth.ClientCerts; c != nil {
+		o.ClientCerts = &auth.ClientCerts{
+			CAs: c.CAs, User: auth.CertField(c.User), Tenant: auth.CertField(c.Tenant), Plan: auth.CertField(c.Plan),
+		}
 	}
 	if c := cfg.Auth.APIKeys; c != nil {
 		o.APIKeys, o.KeyHeader, o.KeyQuery = true, c.Header, c.Query

@@ -85,7 +85,6 @@ func (g *Gateway) useCertificates(c *certificates, running bool) {
 	if old != nil && old.keeper != nil && old != c {
 		g.closing.Go(old.keeper.Close)
 	}
-	g.showCertificates()
 	if c == nil || c.keeper == nil || !running {
 		return
 	}
@@ -108,17 +107,19 @@ func (g *Gateway) closeCertificates() {
 	}
 }
 
-// showCertificates tells the metric when each ends; one that there is not has ended
-// long ago.
+// showCertificates tells the metric when each ends, and those that vouch for clients;
+// one that there is not has ended long ago.
 func (g *Gateway) showCertificates() {
-	c := g.certificates.Load()
-	if c == nil {
-		return
-	}
+	c, s := g.certificates.Load(), g.current.Load()
 	ends := map[string]time.Time{}
-	if c.file != nil {
+	if s != nil {
+		authoritiesEnd(s.cfg, ends)
+	}
+	switch {
+	case c == nil:
+	case c.file != nil:
 		ends[subject(c.file.Leaf)] = c.file.Leaf.NotAfter
-	} else {
+	default:
 		for _, s := range c.keeper.State() {
 			if ends[s.Domain] = s.NotAfter; s.NotAfter.IsZero() {
 				ends[s.Domain] = time.Unix(0, 0)
@@ -147,8 +148,8 @@ func (g *Gateway) certificatesDegraded() (list []admin.Degraded) {
 	return list
 }
 
-// listenerTLS is the HTTPS listener's side of TLS.
-func (g *Gateway) listenerTLS() *tls.Config {
+// makeListenerTLS is the HTTPS listener's side of TLS.
+func (g *Gateway) makeListenerTLS() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12,
 		NextProtos: []string{"h2", "http/1.1"},
@@ -164,9 +165,11 @@ func (g *Gateway) listenerTLS() *tls.Config {
 		},
 		GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 			if c := g.certificates.Load(); c != nil && c.keeper != nil {
-				return c.keeper.Challenge(hello), nil
+				if challenge := c.keeper.Challenge(hello); challenge != nil {
+					return challenge, nil
+				}
 			}
-			return nil, nil // this one
+			return g.current.Load().asking, nil // nil: this one
 		},
 	}
 }

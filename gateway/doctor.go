@@ -345,6 +345,11 @@ func shakeHands(ctx context.Context, conn net.Conn, u *config.Upstream, target *
 }
 
 func (e *examination) certificates(ctx context.Context, cfg *config.Config) {
+	if clients := cfg.Auth.ClientCerts; clients != nil {
+		for _, ca := range clients.CAs {
+			e.certificate("client CA "+subject(ca), ca, "put the new certificate of the authority into auth.client_certs.ca_file beside it, in time: then clients of both are let in")
+		}
+	}
 	c := cfg.Listen.HTTPS
 	switch {
 	case c == nil:
@@ -356,7 +361,7 @@ func (e *examination) certificates(ctx context.Context, cfg *config.Config) {
 			e.add(LevelFail, "certificate", err.Error(), "renew it; the gateway does not start without")
 			return
 		}
-		e.certificate(cert.Leaf, "renew it; changed files are read by themselves")
+		e.certificate(subject(cert.Leaf), cert.Leaf, "renew it; changed files are read by themselves")
 	}
 }
 
@@ -389,14 +394,14 @@ func (e *examination) acme(ctx context.Context, c *config.ACME) {
 				"the gateway gets it when it runs: in DNS the domain has to name this machine, and port 443 has to be that of listen.https, or port 80 that of listen.http")
 			continue
 		}
-		e.certificate(leaf, "the gateway renews it while it runs; its log says what keeps it from that")
+		e.certificate(subject(leaf), leaf, "the gateway renews it while it runs; its log says what keeps it from that")
 	}
 }
 
 // certificate judges one.
-func (e *examination) certificate(leaf *x509.Certificate, renew string) {
+func (e *examination) certificate(name string, leaf *x509.Certificate, renew string) {
 	const part = "certificate"
-	name, left := subject(leaf), time.Until(leaf.NotAfter)
+	left := time.Until(leaf.NotAfter)
 	until := leaf.NotAfter.UTC().Format(time.DateOnly)
 	switch {
 	case left <= 0:

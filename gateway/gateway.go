@@ -23,6 +23,7 @@ package gateway
 import (
 	"context"
 	crand "crypto/rand"
+	"crypto/tls"
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
@@ -80,6 +81,7 @@ type Gateway struct {
 	topDenied   *topk.Sketch
 	// nil without listen.https
 	certificates atomic.Pointer[certificates]
+	listenerTLS  *tls.Config // as long as no certificates of clients count
 
 	adminHandler  atomic.Pointer[http.Handler]
 	adminLoopback bool // of the address it is bound to, whatever a reload says
@@ -152,6 +154,7 @@ func New(o Options) (*Gateway, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make the table of edge limits: %w", err)
 	}
+	g.listenerTLS = g.makeListenerTLS()
 	if err := g.apply(cfg); err != nil {
 		return nil, err
 	}

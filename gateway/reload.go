@@ -117,6 +117,7 @@ func (g *Gateway) applyLocked(cfg *config.Config) error {
 	g.useCertificates(certs, old != nil)
 	g.adminHandler.Store(g.admin(cfg))
 	g.current.Store(s)
+	g.showCertificates()
 
 	for name, p := range g.upstreams {
 		if up[name] != p {

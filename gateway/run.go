@@ -157,8 +157,8 @@ func (g *Gateway) listen(inFlight context.Context, cfg *config.Config) (public, 
 		if err != nil {
 			return nil, nil, err
 		}
-		d.server.Protocols.SetUnencryptedHTTP2(true)   // the door takes TLS off
-		g.guard(d, door.Options{TLS: g.listenerTLS()}) //nolint:contextcheck // as above
+		d.server.Protocols.SetUnencryptedHTTP2(true) // the door takes TLS off
+		g.guard(d, door.Options{TLS: g.listenerTLS}) //nolint:contextcheck // as above
 		public = append(public, d)
 	}
 	d, err := add("admin", "listen.admin", cfg.Listen.Admin, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -3,6 +3,10 @@ package main
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -42,6 +46,7 @@ func (c *command) explain(args []string) int {
 	fs := c.flags("explain", aboutExplain)
 	key := fs.String("key", "", "the API key that is sent")
 	token := fs.String("token", "", "the bearer token that is sent")
+	cert := fs.String("cert", "", "the certificate that the client shows: a PEM `file`, with those on the way to an authority")
 	keyID := fs.String("key-id", "", "whose key it is, by the `id` in the key file")
 	user := fs.String("user", "", "who it is, without a credential")
 	tenant := fs.String("tenant", "", "the caller's tenant, with -user")
@@ -70,13 +75,13 @@ func (c *command) explain(args []string) int {
 		return usage("%q is one argument too many", positional[2])
 	}
 	given := 0
-	for _, s := range []string{*key, *token, *keyID, *user} {
+	for _, s := range []string{*key, *token, *cert, *keyID, *user} {
 		if s != "" {
 			given++
 		}
 	}
 	if given > 1 {
-		return usage("choose one of -key, -token, -key-id and -user")
+		return usage("choose one of -key, -token, -cert, -key-id and -user")
 	}
 	if *user == "" && *tenant+*plan != "" {
 		return usage("-tenant and -plan go with -user")
@@ -122,6 +127,12 @@ func (c *command) explain(args []string) int {
 		header.Set(cfg.Auth.APIKeys.Header, *key)
 	case *token != "":
 		header.Set("Authorization", "Bearer "+*token)
+	case *cert != "":
+		chain, err := readChain(*cert)
+		if err != nil {
+			return usage("-cert: %s %v", *cert, err)
+		}
+		r.TLS = &tls.ConnectionState{Version: tls.VersionTLS13, HandshakeComplete: true, PeerCertificates: chain}
 	case *keyID != "":
 		if q.As = gateway.KeyCaller(cfg, *keyID); q.As == nil {
 			return usage("-key-id: the key file has no key %q; gateway keys list shows them", *keyID)
@@ -156,4 +167,31 @@ func (c *command) explain(args []string) int {
 		return exitFindings
 	}
 	return exitCode(refused)
+}
+
+// readChain reads the certificates that a client would show.
+func readChain(path string) ([]*x509.Certificate, error) {
+	data, err := config.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("cannot be read: %w", err)
+	}
+	var chain []*x509.Certificate
+	for {
+		var b *pem.Block
+		if b, data = pem.Decode(data); b == nil {
+			break
+		}
+		if b.Type != "CERTIFICATE" {
+			continue // the key may stand beside it
+		}
+		c, err := x509.ParseCertificate(b.Bytes)
+		if err != nil {
+			return nil, errors.New("holds a damaged CERTIFICATE block")
+		}
+		chain = append(chain, c)
+	}
+	if len(chain) == 0 {
+		return nil, errors.New("holds no certificate; want PEM with CERTIFICATE blocks")
+	}
+	return chain, nil
 }

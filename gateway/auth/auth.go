@@ -14,13 +14,14 @@ type Method string
 
 // The methods.
 const (
-	MethodJWT    Method = "jwt"     // a token in Authorization: Bearer
-	MethodCookie Method = "cookie"  // a token in a cookie
-	MethodAPIKey Method = "api_key" // an API key
+	MethodJWT        Method = "jwt"         // a token in Authorization: Bearer
+	MethodCookie     Method = "cookie"      // a token in a cookie
+	MethodAPIKey     Method = "api_key"     // an API key
+	MethodClientCert Method = "client_cert" // the certificate of a TLS connection
 )
 
 // Methods lists every Method.
-func Methods() []Method { return []Method{MethodJWT, MethodCookie, MethodAPIKey} }
+func Methods() []Method { return []Method{MethodJWT, MethodCookie, MethodAPIKey, MethodClientCert} }
 
 // Principal is who is calling. Every text is valid UTF-8 without control
 // characters, at most 256 bytes long (User of a key without one: 4 more) and
@@ -83,8 +84,10 @@ type Options struct {
 	// KeyQuery is the parameter of the query that API keys may come in too; empty:
 	// none. Of letters, digits and - . _ ~ only.
 	KeyQuery string
-	// TokenCacheSize is how many verified tokens are remembered; 0 means
-	// DefaultTokenCacheSize, negative is an error.
+	// ClientCerts are the client certificates that count; nil: none is looked at.
+	ClientCerts *ClientCerts
+	// TokenCacheSize is how many verified tokens are remembered, and how many
+	// client certificates; 0 means DefaultTokenCacheSize, negative is an error.
 	TokenCacheSize int
 	// Previous is the Authenticator this one replaces, or nil. Keys that are
 	// in both (same id, same digest) stay known, and so do tokens if nothing
@@ -113,6 +116,7 @@ type Check struct {
 type Authenticator struct {
 	tokens     *tokens // nil: not configured
 	keys       *keys   // nil: not configured
+	certs      *certs  // nil: not configured
 	challenges []string
 	now        func() time.Time
 }
@@ -152,8 +156,16 @@ func New(o Options) (*Authenticator, error) {
 	} else if len(o.Keys) > 0 {
 		errs = append(errs, errors.New("api keys: there are keys, but API keys are not configured"))
 	}
+	if o.ClientCerts != nil {
+		c, err := newCerts(*o.ClientCerts)
+		errs = append(errs, err)
+		a.certs = c
+	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
+	}
+	if a.certs != nil {
+		a.certs.inherit(o.TokenCacheSize, o.Previous)
 	}
 	if a.tokens != nil {
 		a.tokens.cache = newTokenCache(o.TokenCacheSize)
@@ -181,8 +193,9 @@ func checkRealm(s string) error {
 	return nil
 }
 
-// Authenticate says who sent r. Only header fields are read, and the query where
-// Options.KeyQuery says so; nothing of r is changed. It takes no longer than
+// Authenticate says who sent r. Only header fields and the certificates
+// of r.TLS are read, and the query where Options.KeyQuery says so; nothing of r is
+// changed. It takes no longer than
 // cryptography does, but where a token names a key that its issuer's KeySource does
 // not know: see [KeySource.Missing]. The error is ErrNoCredentials, ErrNotKnown, or a
 // *RefusedError.
@@ -191,6 +204,9 @@ func (a *Authenticator) Authenticate(r *http.Request, c Check) (Principal, error
 	var p Principal
 	switch {
 	case ref != nil:
+	case cred.method == "" && a.certs != nil && r.TLS != nil && len(r.TLS.PeerCertificates) > 0:
+		cred.method = MethodClientCert
+		p, ref = a.certs.authenticate(r.TLS.PeerCertificates, a.now(), c)
 	case cred.method == "":
 		return Principal{}, ErrNoCredentials
 	case cred.method == MethodAPIKey:

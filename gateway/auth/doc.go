@@ -1,5 +1,5 @@
 // Package auth finds out who is calling: it turns the credential of a request,
-// a signed token (JWT) or an API key, into a [Principal].
+// a signed token (JWT), an API key or the certificate of a TLS client, into a [Principal].
 //
 // It is not for deciding what a caller may do, which is the plan's business,
 // and not for answering: it returns an error, and the pipeline answers 401 with
@@ -16,11 +16,17 @@
 //  2. a configured cookie, in the order of the issuers;
 //  3. an API key in its own field;
 //  4. Authorization: ApiKey, when keys are configured;
-//  5. an API key in the query, when Options.KeyQuery names its parameter.
+//  5. an API key in the query, when Options.KeyQuery names its parameter;
+//  6. the client certificate of the connection, when they are configured.
 //
 // It decides alone. A bad one is refused even beside a good one, because
 // falling through would let whoever can add a header or a cookie choose
 // the identity under which somebody else's request runs.
+//
+// A certificate comes last since it belongs to the connection, not to the request:
+// what is sent with the request itself is meant more. It is asked for without
+// being insisted on, and verified here and not in the handshake, so that a bad one
+// is a bad credential like any other, and nothing where nobody looks.
 //
 // A scheme matches in any case and may be followed by several spaces (RFC 9110
 // section 11.4); anything else after it (a tab, a comma, nothing) is malformed
@@ -44,7 +50,9 @@
 // Identities become header fields of the upstream request, so a value with
 // control characters, invalid UTF-8, space around it, or more than 256 bytes
 // is refused. A token's user must not begin with "key:", which is how callers
-// with an API key and no user are called.
+// with an API key and no user are called, and neither may a certificate's. The users of
+// tokens, keys and certificates are in one name space: the same name is the same
+// caller, however it was shown.
 //
 // # Use
 //

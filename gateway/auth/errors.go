@@ -33,7 +33,9 @@ const (
 	ReasonBadHeader    Reason = "bad_header"    // an extension we do not know (crit, b64), a key of its own, a kid that is none, or another kind of token
 	ReasonWrongIssuer  Reason = "wrong_issuer"  // iss is none of ours, or not one that may use this cookie
 	ReasonWrongAud     Reason = "wrong_audience"
-	ReasonMissingClaim Reason = "missing_claim" // exp, iss or the user claim
+	ReasonMissingClaim Reason = "missing_claim" // exp, iss or the user claim; no user in a certificate
+	ReasonUntrusted    Reason = "untrusted"     // a certificate for which no configured authority vouches
+	ReasonWrongUsage   Reason = "wrong_usage"   // a certificate that is not for clients
 	ReasonBadClaim     Reason = "bad_claim"     // a claim of the wrong type, out of range, or unfit for a field
 	// ReasonUnknownKeyID is a token whose kid is none of its issuer's keys.
 	ReasonUnknownKeyID Reason = "unknown_key_id"
@@ -48,7 +50,7 @@ func Reasons() []Reason {
 	return []Reason{
 		ReasonMalformed, ReasonSeveral, ReasonOversize, ReasonUnknownKey, ReasonChecksum,
 		ReasonWrongAddress, ReasonExpired, ReasonNotYetValid, ReasonBadSignature, ReasonBadAlgorithm, ReasonBadHeader,
-		ReasonWrongIssuer, ReasonWrongAud, ReasonMissingClaim, ReasonBadClaim, ReasonUnknownKeyID, ReasonKeysUnavailable,
+		ReasonWrongIssuer, ReasonWrongAud, ReasonMissingClaim, ReasonUntrusted, ReasonWrongUsage, ReasonBadClaim, ReasonUnknownKeyID, ReasonKeysUnavailable,
 	}
 }
 

@@ -192,13 +192,13 @@ func TestReasonsAreComplete(t *testing.T) {
 	for _, r := range []auth.Reason{
 		auth.ReasonMalformed, auth.ReasonSeveral, auth.ReasonOversize, auth.ReasonUnknownKey, auth.ReasonChecksum,
 		auth.ReasonExpired, auth.ReasonNotYetValid, auth.ReasonBadSignature, auth.ReasonBadAlgorithm, auth.ReasonBadHeader,
-		auth.ReasonWrongIssuer, auth.ReasonWrongAud, auth.ReasonMissingClaim, auth.ReasonBadClaim,
+		auth.ReasonWrongIssuer, auth.ReasonWrongAud, auth.ReasonMissingClaim, auth.ReasonBadClaim, auth.ReasonUntrusted, auth.ReasonWrongUsage,
 	} {
 		if !seen[r] {
 			t.Errorf("Reasons lacks %q", r)
 		}
 	}
-	if len(auth.Methods()) != 3 {
+	if len(auth.Methods()) != 4 {
 		t.Errorf("methods: %v", auth.Methods())
 	}
 }

@@ -17,6 +17,8 @@ type authSection struct {
 	keysKnown bool
 	keysName  string // the file, as problems show it
 	keys      []keyDecl
+	// clientCertsAt is where client_certs stands.
+	clientCertsAt value
 	// unsure says that some part could not be read, so that what was meant
 	// cannot be known.
 	unsure bool
@@ -29,11 +31,11 @@ type authSection struct {
 // readAuth reads auth.
 func readAuth(top *object) authSection {
 	a := authSection{Auth: Auth{FailureLimit: &Rate{Quota: 60, Window: time.Minute}}}
-	v, ok := top.get("auth", "jwt, api_keys or both")
+	v, ok := top.get("auth", "jwt, api_keys or client_certs")
 	if !ok {
 		return a
 	}
-	o, ok := v.object("jwt, api_keys and failure_limit")
+	o, ok := v.object("jwt, api_keys, client_certs and failure_limit")
 	if !ok {
 		a.given, a.unsure = true, true
 		return a
@@ -46,6 +48,10 @@ func readAuth(top *object) authSection {
 	if v, ok := o.get("api_keys", "file and header"); ok {
 		a.given = true
 		a.readAPIKeys(v)
+	}
+	if v, ok := o.get("client_certs", wantedClientCerts); ok {
+		a.given = true
+		a.readClientCerts(v)
 	}
 	if v, ok := o.get("failure_limit", "a rate such as 60/minute, or off"); ok {
 		v.failureLimit(&a.FailureLimit)

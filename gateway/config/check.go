@@ -81,7 +81,7 @@ func checkRoutes(f *routesFile) {
 		}
 		if !f.auth.given && (r.Auth == AuthRequired || r.Auth == AuthOptional) {
 			r.authAt.errorf("auth is %s here, but no auth is configured, so that nobody has credentials; "+
-				"want auth.jwt or auth.api_keys, or auth: none on the route", r.Auth)
+				"want auth.jwt, auth.api_keys or auth.client_certs, or auth: none on the route", r.Auth)
 		}
 		if r.shape == "" || !r.hostOK || !r.methodsOK || !r.headersOK {
 			continue
@@ -139,6 +139,8 @@ func checkPlans(f *routesFile, p *plansFile) {
 	reason := ""
 	if len(f.auth.JWT) > 0 {
 		reason = "a token can name none"
+	} else if f.auth.ClientCerts != nil {
+		reason = "a client certificate can name none"
 	}
 	for _, k := range f.auth.keys {
 		if k.Plan == "" && !k.planAt.given() {

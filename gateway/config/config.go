@@ -149,6 +149,8 @@ type TLS struct {
 type Auth struct {
 	JWT     []*Issuer
 	APIKeys *APIKeys
+	// ClientCerts are the certificates of TLS clients; nil: none is asked for.
+	ClientCerts *ClientCerts
 	// FailureLimit is how many failed attempts an IP has; nil: off. Default 60/minute.
 	FailureLimit *Rate
 }

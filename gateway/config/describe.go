@@ -39,6 +39,7 @@ func Describe(old, new *Config) []string {
 	}
 	describeIssuers(&d, old.Auth.JWT, new.Auth.JWT)
 	describeKeys(&d, old.Auth.APIKeys, new.Auth.APIKeys)
+	describeClientCerts(&d, old.Auth.ClientCerts, new.Auth.ClientCerts)
 
 	compare(&d, "limit", old.Limits, new.Limits, func(l *Limit) string { return l.Name }, describeLimit)
 	compare(&d, "upstream", old.Upstreams, new.Upstreams, func(u *Upstream) string { return u.Name }, describeUpstream)

@@ -2,6 +2,7 @@ package config
 
 import (
 	"crypto"
+	"crypto/x509"
 	"net/netip"
 	"net/url"
 	"reflect"
@@ -25,7 +26,8 @@ var told = map[string]string{
 	"Config.Limits": "", "Config.Upstreams": "", "Config.Routes": "", "Config.Plans": "", "Config.Overrides": "",
 	"Auth.JWT": "", "APIKeys.Keys": "", "Plan.Limits": "",
 	"Route.Access": "", "ClaimRule.Name": "", "ClaimRule.Values": "",
-	"ClaimValue.V": "-", // it is changed as a whole
+	"ClaimValue.V":    "-", // it is changed as a whole
+	"ClientCerts.CAs": "auth.client_certs: the authorities changed",
 
 	"Admin.Token":         "admin.token_file: the token changed",
 	"ClientIP.TrustUnix":  "client_ip.trusted_proxies",
@@ -89,7 +91,7 @@ var capital = regexp.MustCompile(`([a-z0-9])([A-Z])`)
 
 // wordOf is a field's name as the files have it.
 func wordOf(name string) string {
-	name = strings.NewReplacer("IPv6", "Ipv6_", "CAFile", "CaFile", "APIKeys", "ApiKeys").Replace(name)
+	name = strings.NewReplacer("IPv6", "Ipv6_", "CAFile", "CaFile", "APIKeys", "ApiKeys", "ClientCerts", "ClientCerts").Replace(name)
 	return strings.ToLower(capital.ReplaceAllString(name, "${1}_$2"))
 }
 
@@ -106,7 +108,7 @@ type fieldTest struct {
 // calls the field.
 func (f *fieldTest) walk(v reflect.Value, field string, names []string, word string) {
 	switch v.Interface().(type) {
-	case *url.URL, *time.Location, netip.Prefix, time.Time, Secret, [32]byte, ClaimValue, *jwks.Set:
+	case *url.URL, *time.Location, *x509.Certificate, netip.Prefix, time.Time, Secret, [32]byte, ClaimValue, *jwks.Set:
 		if x, ok := v.Interface().(*jwks.Set); ok && x == nil {
 			return
 		}
@@ -236,7 +238,8 @@ func (f *fieldTest) change(v reflect.Value, names []string, word string) {
 func keyed(t reflect.Type) bool {
 	switch t {
 	case reflect.TypeFor[Secret](), reflect.TypeFor[[]Secret](), reflect.TypeFor[[32]byte](),
-		reflect.TypeFor[crypto.PublicKey](), reflect.TypeFor[[]crypto.PublicKey](), reflect.TypeFor[*jwks.Set]():
+		reflect.TypeFor[crypto.PublicKey](), reflect.TypeFor[[]crypto.PublicKey](), reflect.TypeFor[*jwks.Set](),
+		reflect.TypeFor[*x509.Certificate](), reflect.TypeFor[[]*x509.Certificate]():
 		return true
 	}
 	return false

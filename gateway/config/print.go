@@ -322,6 +322,14 @@ func (a *Auth) node() *yaml.Node {
 		n.rateOrOff("failure_limit", k.FailureLimit)
 		m.node("api_keys", n.n)
 	}
+	if c := a.ClientCerts; c != nil {
+		n := newMapping(true)
+		n.text("ca_file", c.CAFile)
+		n.text("user", c.User)
+		n.text("tenant", c.Tenant)
+		n.text("plan", c.Plan)
+		m.node("client_certs", n.n)
+	}
 	m.rateOrOff("failure_limit", a.FailureLimit)
 	return m.n
 }

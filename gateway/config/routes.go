@@ -44,6 +44,8 @@ type routesFile struct {
 	headers    ClientHeaders
 	usage      string // usage_path; empty: none
 	usageAt    value
+	// httpsGiven says that listen.https is there, right or wrong.
+	httpsGiven bool
 }
 
 const wantedRoutes = "the fields listen, upstreams and routes"
@@ -63,6 +65,7 @@ func readRoutes(root value) *routesFile {
 	f.readClientIP(o)
 	f.store, f.redisGiven = readStore(o)
 	f.auth = readAuth(o)
+	f.checkClientCerts()
 	f.readLimits(o)
 	edgeKnown := !o.has("edge")
 	if v, ok := o.get("edge", "a list of limits"); ok {
@@ -158,6 +161,7 @@ func (f *routesFile) readListen(top *object) {
 			l.MaxConnectionsPerIP = int(n)
 		}
 	}
+	f.httpsGiven = o.has("https")
 	if !o.has("http") && !o.has("https") {
 		v.missing("http", wantedAddress+", or https")
 	}

@@ -131,6 +131,12 @@ func authSchema() schema {
 			"query": schema{"anyOf": []schema{written("^[A-Za-z0-9._~-]{1,100}$", "the name of a parameter"), words("off", "false"), def("variable")}}.or("off").
 				says("A parameter of the query that keys may come in too, which is a warning: URLs end up in logs of others. off: none."),
 		}, "file").says("API keys."),
+		"client_certs": fields(map[string]schema{
+			"ca_file": def("text").says("PEM file with the certificates of the authorities that vouch for clients, and no others are trusted."),
+			"user":    words(userFields...).or(userFields[0]).says("Where in the certificate the user stands, once."),
+			"tenant":  words(orgFields...).says("Where the tenant stands. Default: certificates name none."),
+			"plan":    words(orgFields...).says("Where the plan stands. Default: certificates name none."),
+		}, "ca_file").says("Certificates of TLS clients, which listen.https asks for then."),
 		"failure_limit": failures.or("60/minute").says("Wrong credentials per address; off switches it off."),
 	}).says("How callers prove who they are.")
 }

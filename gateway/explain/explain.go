@@ -309,7 +309,7 @@ func callerOf(s *scope.Request, said bool) Caller {
 	case said:
 		c.How = "as given"
 	default:
-		c.How = map[string]string{"jwt": "a bearer token", "cookie": "a token in a cookie", "api_key": "an API key"}[s.AuthMethod]
+		c.How = map[string]string{"jwt": "a bearer token", "cookie": "a token in a cookie", "api_key": "an API key", "client_cert": "a client certificate"}[s.AuthMethod]
 	}
 	return c
 }

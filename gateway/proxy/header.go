@@ -65,6 +65,35 @@ func namesClient(name, configured string) bool {
 	return configured != "" && rewrite.SameName(name, configured)
 }
 
+// certificateNames are what fields begin with in which proxies that end TLS say which
+// certificate a client has shown (RFC 9440, and before it everybody's own).
+var certificateNames = [...]string{
+	"client-cert", "x-client-cert", "x-client-verify", "ssl-client-", "x-ssl-client-", "x-ssl-cert", "x-tls-client-", "x-arr-clientcert", "x-amzn-mtls-",
+}
+
+// namesCertificate reports whether a field is one of those: from a peer that is not
+// trusted it is a forgery.
+func namesCertificate(name string) bool {
+	if len(name) < len("client-cert") {
+		return false
+	}
+	switch name[0] | 0x20 {
+	case 'c', 's':
+	case 'x':
+		if c := name[2] | 0x20; c != 'c' && c != 's' && c != 't' && c != 'a' {
+			return false
+		}
+	default:
+		return false
+	}
+	for _, prefix := range certificateNames {
+		if len(name) >= len(prefix) && rewrite.SameName(name[:len(prefix)], prefix) {
+			return true
+		}
+	}
+	return false
+}
+
 // twin reports whether name is want in another spelling than that of its standard:
 // to a CGI-like server a second framing field beside the true one.
 func twin(name, want string) bool {
@@ -99,7 +128,7 @@ func allowedTrailers(t http.Header) http.Header {
 // replaces reports whether what a client sent under this name, in the header or the
 // trailers, is not for the upstream: the gateway has its own word for it, or the route.
 func (o *Forward) replaces(name string, s *scope.Request) bool {
-	return ours(name) || o.Fields.Replaces(name) || !s.PeerTrusted && namesClient(name, o.ClientField)
+	return ours(name) || o.Fields.Replaces(name) || !s.PeerTrusted && (namesClient(name, o.ClientField) || namesCertificate(name))
 }
 
 // maxFields is how many fields setFields sets at most.

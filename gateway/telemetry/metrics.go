@@ -75,7 +75,7 @@ const authNone = "none"
 // authCombinations are the series of gateway_auth_total.
 func authCombinations(reasons []string) []authLabels {
 	all := []authLabels{{authNone, AuthMissing}, {authNone, AuthNotLookedAt}, {authNone, AuthRefused}, {other, other}}
-	for _, method := range []string{"jwt", "cookie", "api_key"} {
+	for _, method := range []string{"jwt", "cookie", "api_key", "client_cert"} {
 		for _, outcome := range append([]string{AuthAccepted, AuthRefused}, reasons...) {
 			all = append(all, authLabels{method, outcome})
 		}
