@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"fmt"
@@ -38,7 +39,7 @@ type provider struct {
 
 // makeProviders returns the providers of cfg by issuer: those of old that have not
 // changed, and new ones, which are not started.
-func makeProviders(cfg *config.Config, old map[string]*provider, hooks func(*config.Issuer) jwks.Hooks) (map[string]*provider, error) {
+func makeProviders(cfg *config.Config, old map[string]*provider, hooks func(*config.Issuer, *jwks.Set) jwks.Hooks) (map[string]*provider, error) {
 	made := map[string]*provider{}
 	for _, is := range cfg.Auth.JWT {
 		c := is.Provider
@@ -55,8 +56,13 @@ func makeProviders(cfg *config.Config, old map[string]*provider, hooks func(*con
 			return nil, fmt.Errorf("auth.jwt: issuer %s: tls: %w", is.Issuer, err)
 		}
 		o := jwks.Options{Issuer: is.Issuer, URL: string(c.Address), TLS: tlsConfig, Refresh: c.Refresh, MaxStale: c.MaxStale}
+		var known *jwks.Set
+		if p := old[is.Issuer]; p != nil && bytes.Equal(p.cfg.Address, c.Address) && reflect.DeepEqual(p.cfg.TLS, c.TLS) && p.tlsFiles == files {
+			// Whoever raises max_stale does so while the provider is away.
+			o.Previous, known = p.source, p.source.Keys()
+		}
 		if hooks != nil {
-			o.Hooks = hooks(is)
+			o.Hooks = hooks(is, known)
 		}
 		source, err := jwks.New(o)
 		if err != nil {
@@ -67,15 +73,19 @@ func makeProviders(cfg *config.Config, old map[string]*provider, hooks func(*con
 	return made, nil
 }
 
-// startProviders has those begin that have not, and waits for their first fetch,
-// well or not, until ctx ends at most.
-func startProviders(ctx context.Context, all map[string]*provider) {
+// startProviders has those begin that have not.
+func startProviders(all map[string]*provider) {
 	for _, p := range all {
 		if p.begun.IsZero() {
 			p.begun = time.Now()
 			p.source.Start()
 		}
 	}
+}
+
+// awaitProviders waits for the first fetch of each, well or not, until ctx ends at
+// most.
+func awaitProviders(ctx context.Context, all map[string]*provider) {
 	for _, p := range all {
 		select {
 		case <-p.source.Tried():
@@ -89,10 +99,11 @@ func startProviders(ctx context.Context, all map[string]*provider) {
 func (g *Gateway) startFirstProviders(ctx context.Context) {
 	g.mu.Lock()
 	all := g.providers
+	startProviders(all)
 	g.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, firstKeysAtStart)
 	defer cancel()
-	startProviders(ctx, all)
+	awaitProviders(ctx, all)
 }
 
 // useProviders has new ones begin before anybody needs them. It is called once
@@ -107,13 +118,15 @@ func (g *Gateway) useProviders(now map[string]*provider, running bool) {
 	g.telemetry.Issuers(slices.Collect(maps.Keys(both)))
 	for issuer, p := range now {
 		if g.providers[issuer] != p {
-			g.telemetry.IssuerKeys(issuer, 0, time.Time{}) // it starts anew
+			s := p.source.State()
+			g.telemetry.IssuerKeys(issuer, countOf(s.Set), s.Fetched)
 		}
 	}
 	if running {
 		ctx, cancel := context.WithTimeout(context.Background(), firstKeysAtReload)
 		defer cancel()
-		startProviders(ctx, now)
+		startProviders(now)
+		awaitProviders(ctx, now)
 	}
 }
 
@@ -149,26 +162,22 @@ func keySource(is *config.Issuer, providers map[string]*provider) auth.KeySource
 
 // providerHooks say, once each time, how it stands with the keys of an issuer, in
 // the log and in the metrics.
-func (g *Gateway) providerHooks(is *config.Issuer) jwks.Hooks {
+// known is the set that is in force to begin with, or nil.
+func (g *Gateway) providerHooks(is *config.Issuer, known *jwks.Set) jwks.Hooks {
 	log := g.log.With("issuer", is.Issuer)
-	var known *jwks.Set // hooks are told one at a time
-	trusted := false
+	trusted := known != nil // hooks are told one at a time
 	return jwks.Hooks{
 		Fetched: func(o jwks.Outcome) {
 			g.telemetry.IssuerFetched(is.Issuer, string(o))
 			if o != jwks.Failed {
 				trusted = true
-				n := 0
-				if known != nil {
-					n = len(known.Keys())
-				}
-				g.telemetry.IssuerKeys(is.Issuer, n, time.Now())
+				g.telemetry.IssuerKeys(is.Issuer, countOf(known), time.Now())
 			}
 		},
 		Away: func(err error) {
 			if trusted {
 				log.Error("the keys of an issuer cannot be fetched; the ones that are known hold until they are as old as max_stale allows",
-					"error", err, "keys", len(known.Keys()), "max_stale", is.Provider.MaxStale.String(), "do", "see that the provider answers; gateway doctor asks it")
+					"error", err, "keys", countOf(known), "max_stale", is.Provider.MaxStale.String(), "do", "see that the provider answers; gateway doctor asks it")
 				return
 			}
 			log.Error("the keys of an issuer cannot be fetched, and none are known: its tokens are refused until they can be",
@@ -196,6 +205,14 @@ func (g *Gateway) providerHooks(is *config.Issuer) jwks.Hooks {
 			}
 		},
 	}
+}
+
+// countOf is how many keys a set has; nil has none.
+func countOf(set *jwks.Set) int {
+	if set == nil {
+		return 0
+	}
+	return len(set.Keys())
 }
 
 // algorithmsOf lists which allowed algorithms a set has keys for, and which not.
@@ -243,7 +260,8 @@ func (g *Gateway) providersDegraded() (list []admin.Degraded) {
 // fetchKeys asks each provider once, for at most as long as ctx says, and lets go of
 // them: what they know then stays. It returns what is wrong, a line each.
 func fetchKeys(ctx context.Context, all map[string]*provider) (wrong []string) {
-	startProviders(ctx, all)
+	startProviders(all)
+	awaitProviders(ctx, all)
 	for _, issuer := range slices.Sorted(maps.Keys(all)) {
 		p := all[issuer]
 		p.source.Close()

@@ -186,6 +186,9 @@ func TestAProviderThatIsAwayAtTheStartComesLater(t *testing.T) {
 			t.Fatalf("without keys: %d, want 401", a.status)
 		}
 	}
+	if line := g.requestLine(g.get("/", good...).field("X-Request-Id")); line["auth_error"] != "keys_unavailable" {
+		t.Errorf("the access log says %v", line["auth_error"])
+	}
 	if r := s.command("doctor"); r.code != 1 || !strings.Contains(r.stdout+r.stderr, "issuer "+p.URL) {
 		t.Errorf("doctor: exit %d\n%s%s", r.code, r.stdout, r.stderr)
 	}
@@ -273,6 +276,14 @@ func TestKeysHoldWhileTheProviderIsAwayUntilMaxStale(t *testing.T) {
 	}
 	if got := p.fetched(); got != before {
 		t.Errorf("%d fetches for reloads", got-before)
+	}
+	// Nor does one of how long keys hold: that is changed while the provider is away.
+	s.write("routes.yaml", providerRoutes(u, "5/minute", p.byURL(", refresh: 1m, max_stale: 65s")))
+	if !g.reload() {
+		t.Fatal("the reload is refused")
+	}
+	if a := g.get("/", p.token(key, "new after max_stale was raised")...); a.status != 200 {
+		t.Errorf("after max_stale was raised: %d", a.status)
 	}
 	const tooOld = "the keys of an issuer are too old to be trusted (max_stale), and its tokens are refused until they can be fetched again"
 	for deadline := began.Add(90 * time.Second); g.logged(tooOld) == nil; time.Sleep(50 * time.Millisecond) {

@@ -55,6 +55,9 @@ type Options struct {
 	// MaxStale is how old the last good fetch may be before its keys are used no
 	// longer; 0: DefaultMaxStale.
 	MaxStale time.Duration
+	// Previous is a Source of the same Issuer and URL that this one replaces, or nil.
+	// What it has fetched holds here too, as long as MaxStale allows.
+	Previous *Source
 	// Hooks are told what happens.
 	Hooks Hooks
 	// Transport asks in place of the usual one, which takes a proxy from the
@@ -110,7 +113,8 @@ type Source struct {
 	fails   int           // in a row
 }
 
-// New returns a Source that knows no key yet and asks nobody before Start.
+// New returns a Source that knows no key yet but those of Options.Previous, and asks
+// nobody before Start.
 func New(o Options) (*Source, error) {
 	if o.Refresh == 0 {
 		o.Refresh = DefaultRefresh
@@ -132,7 +136,24 @@ func New(o Options) (*Source, error) {
 	}
 	s := &Source{o: o, fetcher: newFetcher(o), tried: make(chan struct{}), wake: make(chan struct{}, 1), turn: make(chan struct{}, 1)}
 	s.stopped, s.stop = context.WithCancel(context.Background())
+	if p := o.Previous; p != nil && p.o.Issuer == o.Issuer && p.o.URL == o.URL {
+		s.inherit(p)
+	}
+	s.o.Previous = nil // or all that ever were would stay in memory
 	return s, nil
+}
+
+// inherit takes over the last good set of another Source.
+func (s *Source) inherit(from *Source) {
+	from.mu.Lock()
+	defer from.mu.Unlock()
+	if from.set == nil {
+		return
+	}
+	s.set, s.state.Fetched = from.set, from.state.Fetched
+	if s.state.TooOld = time.Since(s.state.Fetched) >= s.o.MaxStale; !s.state.TooOld {
+		s.keys.Store(s.set)
+	}
 }
 
 // Start begins to fetch. It must be called once at most, and not after Close.

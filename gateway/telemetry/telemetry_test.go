@@ -620,3 +620,49 @@ func TestALimitOnTrialHasOutcomesOfItsOwn(t *testing.T) {
 		t.Errorf("%d series, want 6", n)
 	}
 }
+
+// Series of issuers begin at 0, whatever their outcome, and end with the issuer.
+func TestIssuersHaveSeriesWhileTheyAreConfigured(t *testing.T) {
+	t.Parallel()
+	tel := New(Options{Out: io.Discard, FetchOutcomes: []string{"fetched", "failed"}})
+	defer tel.Close() //nolint:errcheck // nobody reads it
+	series := func() string {
+		w := httptest.NewRecorder()
+		tel.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+		var lines []string
+		for line := range strings.Lines(w.Body.String()) {
+			if strings.HasPrefix(line, "gateway_jwks_") {
+				lines = append(lines, strings.TrimPrefix(line, "gateway_jwks_"))
+			}
+		}
+		return strings.Join(lines, "")
+	}
+	check := func(what, want string) {
+		t.Helper()
+		if got := series(); got != want {
+			t.Errorf("%s:\n%s\nwant\n%s", what, got, want)
+		}
+	}
+	tel.Issuers([]string{"a"})
+	check("at the start", `fetches_total{issuer="a",outcome="failed"} 0
+fetches_total{issuer="a",outcome="fetched"} 0
+keys{issuer="a"} 0
+last_success_timestamp_seconds{issuer="a"} 0
+`)
+	tel.IssuerFetched("a", "fetched")
+	tel.IssuerFetched("b", "fetched")
+	tel.IssuerKeys("a", 2, time.Unix(1234, 500e6))
+	tel.IssuerKeys("b", 2, time.Unix(1234, 0))
+	const known = `fetches_total{issuer="a",outcome="failed"} 0
+fetches_total{issuer="a",outcome="fetched"} 1
+keys{issuer="a"} 2
+last_success_timestamp_seconds{issuer="a"} 1234.5
+`
+	check("of one that is not configured nothing is counted", known)
+	tel.Issuers([]string{"a"})
+	check("what stays keeps its counts", known)
+	tel.IssuerTooOld("a")
+	check("keys that are too old are none", strings.Replace(known, "} 2\n", "} 0\n", 1))
+	tel.Issuers(nil)
+	check("what is gone has none", "")
+}
