@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -113,9 +114,7 @@ func TestEveryTokenThroughTheGateway(t *testing.T) {
 	counted := 0
 	for name, value := range g.metrics() {
 		if strings.HasPrefix(name, "gateway_auth_total{") && !strings.Contains(name, `"accepted"`) {
-			n := 0
-			fmt.Sscan(value, &n)
-			counted += n
+			counted += must(strconv.Atoi(value))
 		}
 	}
 	if counted != refused+1 {

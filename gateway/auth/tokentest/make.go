@@ -66,11 +66,6 @@ func (m maker) hs(change ...string) string {
 	return signed("HS256", secret, header("HS256"), m.claims(login, change...))
 }
 
-// hsHeader is a token of login's, changed in its header.
-func (m maker) hsHeader(change ...string) string {
-	return signed("HS256", secret, header("HS256", change...), m.claims(login))
-}
-
 // rs is a token of rsa256's, changed in its header.
 func (m maker) rs(change ...string) string {
 	return signed("RS256", rsaKey, header("RS256", change...), m.claims(rsa256))
@@ -273,4 +268,6 @@ func plusModulus(m maker) string {
 }
 
 // smallRSA is a key that no issuer may have.
-var smallRSA = sync.OnceValue(func() *rsa.PrivateKey { return must(rsa.GenerateKey(rand.Reader, 1024)) })
+var smallRSA = sync.OnceValue(func() *rsa.PrivateKey {
+	return must(rsa.GenerateKey(rand.Reader, 1024)) //nolint:gosec // G403: that it is too small is the point
+})

@@ -6,10 +6,12 @@ import (
 	"crypto/rsa"
 	"crypto/x509"
 	"encoding/base64"
+	"encoding/binary"
 	"encoding/hex"
 	"encoding/pem"
 	"fmt"
 	"math/big"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf16"
@@ -141,7 +143,7 @@ func (m maker) confusions() []Token {
 		{"HS256 keyed with nothing, issuer with secrets", signed("HS256", []byte{}, header("HS256"), m.claims(login)), badSignature, "nor is nothing"},
 		{"HS256 keyed with the secret decoded", signed("HS256", must(base64.StdEncoding.DecodeString(string(encodedSecret))), header("HS256"), m.claims(strict, `"aud":"api"`)), badSignature, "secrets are bytes as they stand"},
 		{"HS256 keyed with the secret in hex", signed("HS256", []byte(hex.EncodeToString(secret)), header("HS256"), m.claims(login)), badSignature, "likewise"},
-		{"HS256 keyed with the secret and a newline", signed("HS256", append([]byte(secret), '\n'), header("HS256"), m.claims(login)), badSignature, "likewise"},
+		{"HS256 keyed with the secret and a newline", signed("HS256", append(slices.Clone(secret), '\n'), header("HS256"), m.claims(login)), badSignature, "likewise"},
 		{"HS384 where HS256 is allowed", signed("HS384", secret, header("HS384"), m.claims(login)), badAlgorithm, "the list is the issuer's own, not that of all"},
 		{"RS384 where RS256 is allowed", signed("RS384", rsaKey, header("RS384"), m.claims(rsa256)), badAlgorithm, "likewise, though the key fits"},
 		{"PS256 where RS256 is allowed", signed("PS256", rsaKey, header("PS256"), m.claims(rsa256)), badAlgorithm, "likewise"},
@@ -413,11 +415,11 @@ func (m maker) jsonText() []Token {
 	c := func(text string) string { return signed("HS256", secret, header("HS256"), text) }
 	good := m.claims(login)
 	wide := func(s string) string {
-		var b strings.Builder
+		var b []byte
 		for _, u := range utf16.Encode([]rune(s)) {
-			b.Write([]byte{byte(u), byte(u >> 8)})
+			b = binary.LittleEndian.AppendUint16(b, u)
 		}
-		return b.String()
+		return string(b)
 	}
 	nested := func(open, shut string, depth int) string {
 		return `"x":` + strings.Repeat(open, depth) + "1" + strings.Repeat(shut, depth)
