@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"path/filepath"
@@ -439,11 +440,21 @@ func (v value) beside(s string) string {
 // content reads the file that v names. It reports what is wrong at v, and
 // returns the path as shown.
 func (v value) content(wanted string) (path string, data []byte, ok bool) {
+	return v.contentOf(wanted, false)
+}
+
+// contentOf is content; of a file that there is not, secret leaves out the name: who
+// writes a secret where its file belongs would read it in the log.
+func (v value) contentOf(wanted string, secret bool) (path string, data []byte, ok bool) {
 	path, ok = v.file(wanted)
 	if !ok {
 		return "", nil, false
 	}
 	data, err := v.d.src.read(path)
+	if err != nil && secret && errors.Is(err, errNoFile) {
+		v.errorf("no such file; want the name of one that holds the secret (what stands here is not shown, since it may be the secret itself)")
+		return path, nil, false
+	}
 	if err != nil {
 		v.errorf("read %s: %v", path, err)
 		return path, nil, false
@@ -478,7 +489,7 @@ func (v value) warnSpace(path, s string) {
 
 // secretText reads what a file of a secret holds, without its final newline.
 func (v value) secretText(wanted string) (path, s string, ok bool) {
-	path, data, ok := v.content(wanted)
+	path, data, ok := v.contentOf(wanted, true)
 	if !ok {
 		return path, "", false
 	}
