@@ -109,7 +109,7 @@ type fieldTest struct {
 func (f *fieldTest) walk(v reflect.Value, field string, names []string, word string) {
 	switch v.Interface().(type) {
 	case *url.URL, *time.Location, *x509.Certificate, netip.Prefix, time.Time, Secret, [32]byte, ClaimValue, *jwks.Set:
-		if x, ok := v.Interface().(*jwks.Set); ok && x == nil {
+		if x, ok := reflect.TypeAssert[*jwks.Set](v); ok && x == nil {
 			return
 		}
 		f.change(v, names, word)
