@@ -135,6 +135,7 @@ func (s *snapshot) checkAddress(x *exchange) *httperr.Error {
 // the route wants. It costs nobody anything: the credential was good. Somebody
 // without credentials is told to show some, where that may help.
 func (s *snapshot) authorize(x *exchange, r *http.Request) *httperr.Error {
+	x.authorized = true
 	if x.unasked && x.fromElsewhere(r) {
 		return s.forbid(x, crossOrigin, "A cookie does not count for requests that pages of other sites make. Send the token in Authorization: Bearer.")
 	}
@@ -188,6 +189,51 @@ func (a *access) lacks(x *exchange) string {
 		return forbiddenPlan
 	}
 	return ""
+}
+
+// A Want is one thing that a route wants of who asks, besides credentials, in words.
+type Want struct {
+	What string // scope reports.read
+	// Has says that it is there; Known, that it was looked at: what only credentials
+	// tell is not known of a request that did not come so far.
+	Has, Known bool
+}
+
+// wants lists what a route wants, for explanations. The verdict is that of
+// checkAddress and authorize.
+func (a *access) wants(x *exchange) (list []Want) {
+	known := x.authorized
+	if len(a.allow) > 0 {
+		list = append(list, Want{"an address in " + joined(a.allow), within(a.allow, x.ClientIP), true})
+	}
+	if len(a.deny) > 0 {
+		list = append(list, Want{"no address in " + joined(a.deny), !within(a.deny, x.ClientIP), true})
+	}
+	if len(x.onlyFor) > 0 {
+		list = append(list, Want{"a key that is for this route (it is for " + strings.Join(x.onlyFor, ", ") + ")", slices.Contains(x.onlyFor, x.route.name), known})
+	}
+	for _, s := range a.scopes {
+		list = append(list, Want{"scope " + s, known && x.hasScope(s), known})
+	}
+	for i := range a.claims {
+		list = append(list, Want{"claim " + a.claims[i].text, known && x.hasClaim(&a.claims[i]), known})
+	}
+	if len(a.plans) > 0 {
+		names := make([]string, 0, len(a.plans))
+		for _, p := range a.plans {
+			names = append(names, p.name)
+		}
+		list = append(list, Want{"plan " + strings.Join(names, " or "), known && slices.Contains(a.plans, x.plan), known})
+	}
+	return list
+}
+
+func joined(ps []netip.Prefix) string {
+	names := make([]string, 0, len(ps))
+	for _, p := range ps {
+		names = append(names, p.String())
+	}
+	return strings.Join(names, ", ")
 }
 
 func (x *exchange) hasScope(scope string) bool {

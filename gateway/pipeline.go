@@ -24,19 +24,20 @@ type exchange struct {
 	response response
 	deciding decisionContext // what the store is called with
 
-	route     *route       // nil if none matched
-	to        *url.URL     // what the upstream is asked for; nil for what the client asked for
-	preflight bool         // it only asks whether a page may use the route (CORS)
-	plan      *plan        // nil if the caller has none
-	place     proxy.Place  // in flight to the upstream
-	socket    held[string] // one of the caller's WebSockets
-	onlyFor   []string     // the names of the routes that the caller's key is for; nil: any
-	planFrom  planSource   // who says so
-	scopes    []string     // what the credential grants, of what routes ask for
-	claims    []auth.Claim // the same of a token's claims
-	unasked   bool         // a browser adds the credential by itself
-	assumed   *Caller      // who it is, in a rehearsal that is told so; else nil
-	flight    telemetry.Flight
+	route      *route       // nil if none matched
+	to         *url.URL     // what the upstream is asked for; nil for what the client asked for
+	preflight  bool         // it only asks whether a page may use the route (CORS)
+	plan       *plan        // nil if the caller has none
+	place      proxy.Place  // in flight to the upstream
+	socket     held[string] // one of the caller's WebSockets
+	onlyFor    []string     // the names of the routes that the caller's key is for; nil: any
+	planFrom   planSource   // who says so
+	authorized bool         // it was looked at what the caller may use, whatever came of it
+	scopes     []string     // what the credential grants, of what routes ask for
+	claims     []auth.Claim // the same of a token's claims
+	unasked    bool         // a browser adds the credential by itself
+	assumed    *Caller      // who it is, in a rehearsal that is told so; else nil
+	flight     telemetry.Flight
 
 	// Room for the usual number of limits, so that a decision allocates nothing.
 	chargeRoom   [4]ratelimit.Charge

@@ -204,6 +204,14 @@ func (h *Rehearsal) Do(a Attempt) Verdict {
 	return v
 }
 
+// Wants is what the route of the last attempt wants of who asks, besides credentials.
+func (h *Rehearsal) Wants() []Want {
+	if h.x.route == nil || h.x.preflight {
+		return nil
+	}
+	return h.x.route.access.wants(&h.x)
+}
+
 // assume takes a rehearsal's word for who asks, or for its not being good.
 func (s *snapshot) assume(x *exchange) *httperr.Error {
 	if x.assumed.Refused || !auth.Within(x.assumed.AllowIPs, x.ClientIP) {

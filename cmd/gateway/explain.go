@@ -22,8 +22,9 @@ import (
 
 const aboutExplain = `
 gateway explain [METHOD] URL says what would become of one request, and why:
-the route, the caller, the plan and where it comes from, every limit in order
-with its key and cost, and which one binds. Nothing is consumed.
+the route, the caller, the plan and where it comes from, what the route wants
+besides credentials, every limit in order with its key and cost, and which one
+binds. Nothing is consumed.
 
 Without a URL it prints the routes in matching order.
 

@@ -47,7 +47,8 @@ type Answer struct {
 	Client  Client  `json:"client"`
 	Route   *Route  `json:"route,omitempty"` // nil: none matched
 	Caller  Caller  `json:"caller"`
-	Plan    *Plan   `json:"plan,omitempty"` // nil: the caller has none
+	Plan    *Plan   `json:"plan,omitempty"`  // nil: the caller has none
+	Wants   []Want  `json:"wants,omitempty"` // of the route, besides credentials
 	Cost    int64   `json:"cost"`
 	Live    bool    `json:"live"` // the numbers are those of the store, now
 	Limits  []Limit `json:"limits"`
@@ -92,6 +93,13 @@ type Caller struct {
 type Plan struct {
 	Name string `json:"name"`
 	From string `json:"from"`
+}
+
+// Want is one thing that a route wants of who asks.
+type Want struct {
+	What string `json:"what"` // scope reports.read
+	// Has is absent where it was not looked at, since the request was refused before.
+	Has *bool `json:"has,omitempty"`
 }
 
 // Limit is one limit of the request, in the order of the decision.
@@ -178,6 +186,13 @@ func Explain(cfg *config.Config, q Query) (*Answer, error) {
 	}
 	if v.Request.Plan != "" {
 		a.Plan = &Plan{Name: v.Request.Plan, From: v.PlanFrom}
+	}
+	for _, want := range h.Wants() {
+		w := Want{What: want.What}
+		if want.Known {
+			w.Has = &want.Has
+		}
+		a.Wants = append(a.Wants, w)
 	}
 	for _, asked := range v.Edge {
 		a.add(limitNamed(cfg.Edge, asked), "edge", asked, v.Request)

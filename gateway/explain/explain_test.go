@@ -211,6 +211,43 @@ func TestWhoIsRefusedAndWhy(t *testing.T) {
 	}
 }
 
+func TestWhatARouteWantsIsSaid(t *testing.T) {
+	t.Parallel()
+	cfg := loadRoutes(t, strings.Replace(routes, "/api/strict, upstream: api,",
+		"/api/strict, upstream: api, allow_ips: [203.0.113.0/24], deny_ips: [203.0.113.9], scopes: [read, write], plans: [free],", 1))
+	yes, no := true, false
+	for name, c := range map[string]struct {
+		as   *gateway.Caller
+		want []*bool
+		by   string
+	}{
+		"nobody":        {nil, []*bool{&yes, &yes, nil, nil, nil}, "unauthorized"},
+		"a key":         {&gateway.Caller{KeyID: "k-1", User: "u", Scopes: []string{"write"}}, []*bool{&yes, &yes, &no, &yes, &yes}, "missing_scope"},
+		"a token":       {&gateway.Caller{User: "u"}, []*bool{&yes, &yes, &yes, &yes, &yes}, ""},
+		"another's key": {&gateway.Caller{User: "u", KeyID: "k-1", Scopes: []string{"read", "write"}, Routes: []string{"all"}}, []*bool{&yes, &yes, &no, &yes, &yes, &yes}, "not_for_route"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := ask(t, cfg, "/api/strict", c.as, nil)
+			if a.Verdict.By != c.by || len(a.Wants) != len(c.want) {
+				t.Fatalf("verdict %+v, wants %+v", a.Verdict, a.Wants)
+			}
+			for i, w := range a.Wants {
+				if (w.Has == nil) != (c.want[i] == nil) || w.Has != nil && *w.Has != *c.want[i] {
+					t.Errorf("%+v: want %v", w, c.want[i])
+				}
+			}
+			var text strings.Builder
+			if err := a.WriteText(&text); err != nil {
+				t.Fatal(err)
+			}
+			if !strings.Contains(text.String(), "an address in 203.0.113.0/24: yes") {
+				t.Errorf("%s", text.String())
+			}
+		})
+	}
+}
+
 func TestRoutesStandInMatchingOrder(t *testing.T) {
 	t.Parallel()
 	cfg := load(t)

@@ -34,6 +34,11 @@ func (a *Answer) WriteText(w io.Writer) error {
 	} else {
 		row("plan", "none")
 	}
+	name := "wants"
+	for _, want := range a.Wants {
+		row(name, "%s: %s", printable(want.What), want.words())
+		name = ""
+	}
 	if err := t.Flush(); err != nil {
 		return err
 	}
@@ -93,6 +98,17 @@ func (c Caller) words() string {
 		return c.How
 	}
 	return strings.Join(parts, ", ") + " (" + c.How + ")"
+}
+
+func (w Want) words() string {
+	switch {
+	case w.Has == nil:
+		return "not looked at"
+	case *w.Has:
+		return "yes"
+	default:
+		return "no"
+	}
 }
 
 func (l Limit) mark() string {
