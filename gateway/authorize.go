@@ -73,7 +73,7 @@ func asksOf(cfg *config.Config, o *auth.Options) {
 // forbidden lists why routes may refuse with 403, for the metrics.
 func forbidden(cfg *config.Config) (all []telemetry.Forbidden) {
 	bound := cookiesBound(cfg)
-	keysForRoutes := cfg.Auth.APIKeys != nil && slices.ContainsFunc(cfg.Auth.APIKeys.Keys, func(k config.Key) bool { return len(k.Routes) > 0 })
+	keysForRoutes := cfg.Auth.APIKeys != nil && (cfg.Auth.APIKeys.RedisHash != "" || slices.ContainsFunc(cfg.Auth.APIKeys.Keys, func(k config.Key) bool { return len(k.Routes) > 0 }))
 	for _, rt := range cfg.Routes {
 		add := func(can bool, reason string) {
 			if can {

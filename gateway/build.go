@@ -50,14 +50,14 @@ func Check(cfg *config.Config) error {
 	if err != nil {
 		return err
 	}
-	_, err = build(cfg, nil, up, providers, func(config.FailMode) ratelimit.Store { return nil }, nil)
+	_, err = build(cfg, nil, up, keySources{providers: providers}, func(config.FailMode) ratelimit.Store { return nil }, nil)
 	return err
 }
 
 // build compiles cfg. It starts nothing and changes nothing, so a configuration
 // that fails leaves nothing behind.
 func build(
-	cfg *config.Config, gw *Gateway, up map[string]*pooled, providers map[string]*provider, storeFor stores, previous *auth.Authenticator,
+	cfg *config.Config, gw *Gateway, up map[string]*pooled, sources keySources, storeFor stores, previous *auth.Authenticator,
 ) (*snapshot, error) {
 	s := &snapshot{gw: gw, cfg: cfg, loaded: time.Now()}
 	if gw != nil {
@@ -73,7 +73,7 @@ func build(
 	if err != nil {
 		return nil, fmt.Errorf("client_ip: %w", err)
 	}
-	if s.auth, err = makeAuth(cfg, providers, previous); err != nil {
+	if s.auth, err = makeAuth(cfg, sources, previous); err != nil {
 		return nil, fmt.Errorf("auth: %w", err)
 	}
 	if s.failures, err = failurePolicy("failure-limit", cfg.Auth.FailureLimit); err != nil {
@@ -295,9 +295,16 @@ func (ps *plans) build(cfg *config.Config) error {
 // realm is that of every challenge (RFC 9110 section 11.5).
 const realm = "gateway"
 
+// keySources are where keys come from that are no part of a configuration: those of
+// issuers, and API keys.
+type keySources struct {
+	providers map[string]*provider
+	keys      auth.KeyTable // nil: none
+}
+
 // makeAuth returns nil when nothing is configured; config refuses routes that
 // would need it.
-func makeAuth(cfg *config.Config, providers map[string]*provider, previous *auth.Authenticator) (*auth.Authenticator, error) {
+func makeAuth(cfg *config.Config, sources keySources, previous *auth.Authenticator) (*auth.Authenticator, error) {
 	if len(cfg.Auth.JWT) == 0 && cfg.Auth.APIKeys == nil && cfg.Auth.ClientCerts == nil {
 		return nil, nil
 	}
@@ -305,7 +312,7 @@ func makeAuth(cfg *config.Config, providers map[string]*provider, previous *auth
 	asksOf(cfg, &o)
 	for _, c := range cfg.Auth.JWT {
 		i := auth.Issuer{
-			Issuer: c.Issuer, Audience: c.Audience, Algorithms: c.Algorithms, PublicKeys: c.PublicKeys, KeySet: keySource(c, providers),
+			Issuer: c.Issuer, Audience: c.Audience, Algorithms: c.Algorithms, PublicKeys: c.PublicKeys, KeySet: keySource(c, sources.providers),
 			Cookie: c.Cookie, CookieCrossOrigin: c.CookieCrossOrigin, Leeway: c.Leeway,
 			Claims: auth.Claims{User: c.Claims.User, Tenant: c.Claims.Tenant, Plan: c.Claims.Plan, Scopes: c.Claims.Scopes},
 		}
@@ -320,12 +327,9 @@ func makeAuth(cfg *config.Config, providers map[string]*provider, previous *auth
 		}
 	}
 	if c := cfg.Auth.APIKeys; c != nil {
-		o.APIKeys, o.KeyHeader, o.KeyQuery = true, c.Header, c.Query
+		o.APIKeys, o.KeyHeader, o.KeyQuery, o.KeyTable = true, c.Header, c.Query, sources.keys
 		for _, k := range c.Keys {
-			o.Keys = append(o.Keys, auth.Key{
-				ID: k.ID, SHA256: k.SHA256, User: k.User, Tenant: k.Tenant, Plan: k.Plan, Expires: k.Expires,
-				Routes: k.Routes, AllowIPs: k.AllowIPs, Scopes: k.Scopes,
-			})
+			o.Keys = append(o.Keys, authKey(k))
 		}
 	}
 	return auth.New(o)

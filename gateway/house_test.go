@@ -23,6 +23,7 @@ var mayImport = map[string][]string{
 	"gateway/acme":                 {},
 	"gateway/admin":                {"gateway/httperr", "gateway/scope", "gateway/topk"},
 	"gateway/auth":                 {"gateway/jwks"},
+	"gateway/auth/rediskeys":       {"gateway/auth"},
 	"gateway/auth/tokentest":       {"gateway/auth"},
 	"gateway/clientip":             {"gateway/scope"},
 	"gateway/config":               {"gateway/jwks", "gateway/rewrite"},

@@ -165,7 +165,7 @@ func Rehearse(cfg *config.Config, o RehearsalOptions) (*Rehearsal, error) {
 		p.source.Close() // no attempt asks anybody
 	}
 	store := recording{o.Store, &h.asked.limits}
-	if h.s, err = build(cfg, g, up, providers, func(config.FailMode) ratelimit.Store { return store }, nil); err != nil {
+	if h.s, err = build(cfg, g, up, keySources{providers: providers}, func(config.FailMode) ratelimit.Store { return store }, nil); err != nil {
 		return nil, err
 	}
 	h.s.edgeStore = recording{g.edgeStore, &h.asked.edge}

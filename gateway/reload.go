@@ -99,7 +99,11 @@ func (g *Gateway) applyLocked(cfg *config.Config) error {
 			return err
 		}
 	}
-	s, err := build(cfg, g, up, providers, sh.storeFor, previous)
+	keys, err := g.makeKeyTable(sh, cfg)
+	var s *snapshot
+	if err == nil {
+		s, err = build(cfg, g, up, keySources{providers, keys.orNone()}, sh.storeFor, previous)
+	}
 	if err != nil {
 		if sh != g.shared {
 			err = errors.Join(err, sh.close(context.Background())) // it owes nothing
@@ -116,6 +120,7 @@ func (g *Gateway) applyLocked(cfg *config.Config) error {
 	}
 	g.useCertificates(certs, old != nil)
 	g.adminHandler.Store(g.admin(cfg))
+	keys.use(sh)
 	g.current.Store(s)
 	g.showCertificates()
 

@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"time"
 
+	"bouncer/gateway/auth/rediskeys"
 	"bouncer/gateway/config"
 	"bouncer/gateway/fallback"
 	"bouncer/gateway/ratelimit"
@@ -25,6 +26,9 @@ type shared struct {
 	tlsFiles [sha256.Size]byte  // what the files of cfg.TLS held
 	memory   *memory.Store      // the store itself without Redis, the local cap's with it
 	redis    *redisstore.Store  // nil without Redis
+	client   redisstore.Client  // what redis asks by; nil without Redis
+	keys     *rediskeys.Table   // API keys; nil where none are in Redis
+	keysHash string             // the name of keys' hash
 	leases   *lease.Leases      // nil without Redis
 	fallback *fallback.Fallback // nil without Redis
 	denied   *denycache.Cache   // what redis has denied
@@ -67,6 +71,7 @@ func (g *Gateway) makeShared(cfg *config.Config) (*shared, error) {
 	if err != nil {
 		return nil, fmt.Errorf("store.redis: %w", err)
 	}
+	sh.client = client
 	sh.redis, err = redisstore.New(client, redisstore.Options{
 		KeyPrefix: sh.cfg.KeyPrefix, Timeout: sh.cfg.Timeout,
 		// On a cluster a charge that one node denied could not be given back on

@@ -1,15 +1,13 @@
 package auth
 
 import (
-	"crypto/sha256"
+	"context"
 	"crypto/subtle"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/netip"
-	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 )
 
@@ -38,18 +36,9 @@ type Key struct {
 type keys struct {
 	header  string
 	query   string // the parameter of the query that keys come in; empty: none
-	entries map[[32]byte]*keyEntry
+	entries map[[32]byte]*Entry
 	ids     map[string]bool
-}
-
-type keyEntry struct {
-	digest    [32]byte
-	principal Principal
-	expires   time.Time
-	allowIPs  []netip.Prefix // nil: any
-	// seen says that the key was presented while it was valid. It is shared
-	// with the same key's entry in the configurations before and after.
-	seen *atomic.Bool
+	table   KeyTable // asked for what is not in entries; nil: nobody is
 }
 
 func newKeys(o Options) (*keys, error) {
@@ -58,7 +47,7 @@ func newKeys(o Options) (*keys, error) {
 	if header == "" {
 		header = DefaultKeyHeader
 	}
-	k := &keys{query: o.KeyQuery, header: http.CanonicalHeaderKey(header), entries: make(map[[32]byte]*keyEntry, len(list))}
+	k := &keys{query: o.KeyQuery, header: http.CanonicalHeaderKey(header), entries: make(map[[32]byte]*Entry, len(list)), table: o.KeyTable}
 	switch {
 	case !isToken(header):
 		errs = append(errs, fmt.Errorf("api keys: %q is not a field name", header))
@@ -77,41 +66,21 @@ func newKeys(o Options) (*keys, error) {
 		bad := func(format string, args ...any) {
 			errs = append(errs, fmt.Errorf("%s: %w", name, fmt.Errorf(format, args...)))
 		}
-		if key.ID == "" {
-			bad("it has no id")
-		} else if ids[key.ID] {
+		if key.ID != "" && ids[key.ID] {
 			bad("another key has the same id; give each its own")
 		}
 		ids[key.ID] = true
-		for _, f := range []struct{ name, value string }{
-			{"id", key.ID}, {"user", key.User}, {"tenant", key.Tenant}, {"plan", key.Plan},
-		} {
-			if err := checkIdentity(f.value); err != nil {
-				bad("its %s %w", f.name, err)
-			}
+		if other := k.entries[key.SHA256]; other != nil {
+			bad("key %q has the same sha256; one key cannot be two callers", other.key.ID)
 		}
-		switch other := k.entries[key.SHA256]; {
-		case key.SHA256 == [32]byte{}:
-			bad("it has no sha256")
-		case key.SHA256 == sha256.Sum256(nil):
-			bad("its sha256 is that of the empty key, which never matches")
-		case other != nil:
-			bad("key %q has the same sha256; one key cannot be two callers", other.principal.KeyID)
-		}
-		p := Principal{
-			Method: MethodAPIKey, User: key.User, Tenant: key.Tenant, Plan: key.Plan, KeyID: key.ID, Expires: key.Expires,
-			Scopes: slices.Clone(key.Scopes), Routes: slices.Clone(key.Routes),
-		}
-		if p.User == "" {
-			p.User = keyUserPrefix + key.ID
-		}
-		e := &keyEntry{
-			digest: key.SHA256, principal: p, expires: key.Expires, allowIPs: slices.Clone(key.AllowIPs), seen: new(atomic.Bool),
-		}
+		var former *Entry
 		if previous != nil && previous.keys != nil {
-			if old := previous.keys.entries[key.SHA256]; old != nil && old.principal.KeyID == key.ID {
-				e.seen = old.seen
-			}
+			former = previous.keys.entries[key.SHA256]
+		}
+		e, err := NewEntry(key, former)
+		if err != nil {
+			bad("%w", err)
+			continue
 		}
 		k.entries[key.SHA256] = e
 	}
@@ -120,7 +89,7 @@ func newKeys(o Options) (*keys, error) {
 
 // authenticate looks a key up. Keys of any form are accepted as long as their
 // digest is known: people bring their own.
-func (k *keys) authenticate(key string, now time.Time, c Check) (Principal, *refusal) {
+func (k *keys) authenticate(ctx context.Context, key string, now time.Time, c Check) (Principal, *refusal) {
 	switch {
 	case key == "":
 		return Principal{}, refuse(ReasonMalformed, "the key is empty")
@@ -129,20 +98,27 @@ func (k *keys) authenticate(key string, now time.Time, c Check) (Principal, *ref
 	}
 	digest := digestOf(key)
 	e := k.entries[digest]
-	if e != nil && subtle.ConstantTimeCompare(e.digest[:], digest[:]) != 1 {
+	if e != nil && subtle.ConstantTimeCompare(e.key.SHA256[:], digest[:]) != 1 {
 		e = nil
+	}
+	mistyped := e == nil && strings.HasPrefix(key, keyPrefix) && !checksumFits(key)
+	if e == nil && k.table != nil && !mistyped {
+		var err error
+		if e, err = k.table.Lookup(ctx, digest, c.OnlyKnown); err != nil && !c.OnlyKnown {
+			return Principal{}, refuse(ReasonKeysUnavailable, "%v", err)
+		}
 	}
 	switch {
 	case c.OnlyKnown && (e == nil || !e.seen.Load()):
 		return Principal{}, notKnown
-	case e == nil && strings.HasPrefix(key, keyPrefix) && !checksumFits(key):
+	case mistyped:
 		return Principal{}, k.guessed(key, refuse(ReasonChecksum, "the key's checksum does not fit: it was mistyped or cut"))
 	case e == nil:
 		return Principal{}, k.guessed(key, refuse(ReasonUnknownKey, "no such key"))
-	case !e.expires.IsZero() && !now.Before(e.expires):
-		return Principal{}, refuse(ReasonExpired, "key %s expired at %s", e.principal.KeyID, e.expires.UTC().Format(time.RFC3339))
-	case !Within(e.allowIPs, c.ClientIP):
-		return Principal{}, refuse(ReasonWrongAddress, "key %s is not for this address", e.principal.KeyID)
+	case !e.key.Expires.IsZero() && !now.Before(e.key.Expires):
+		return Principal{}, refuse(ReasonExpired, "key %s expired at %s", e.key.ID, e.key.Expires.UTC().Format(time.RFC3339))
+	case !Within(e.key.AllowIPs, c.ClientIP):
+		return Principal{}, refuse(ReasonWrongAddress, "key %s is not for this address", e.key.ID)
 	}
 	if !e.seen.Load() { // a store by every request would move the line between cores
 		e.seen.Store(true)

@@ -79,6 +79,9 @@ type Options struct {
 	APIKeys bool
 	// Keys are the API keys; it must be empty unless APIKeys is set.
 	Keys []Key
+	// KeyTable is asked for keys that are not in Keys; nil: nobody is. APIKeys must be
+	// set.
+	KeyTable KeyTable
 	// KeyHeader is the field API keys come in; default X-API-Key.
 	KeyHeader string
 	// KeyQuery is the parameter of the query that API keys may come in too; empty:
@@ -197,7 +200,7 @@ func checkRealm(s string) error {
 // of r.TLS are read, and the query where Options.KeyQuery says so; nothing of r is
 // changed. It takes no longer than
 // cryptography does, but where a token names a key that its issuer's KeySource does
-// not know: see [KeySource.Missing]. The error is ErrNoCredentials, ErrNotKnown, or a
+// not know: see [KeySource.Missing], and where a [KeyTable] is asked. The error is ErrNoCredentials, ErrNotKnown, or a
 // *RefusedError.
 func (a *Authenticator) Authenticate(r *http.Request, c Check) (Principal, error) {
 	cred, ref := a.find(r)
@@ -210,7 +213,7 @@ func (a *Authenticator) Authenticate(r *http.Request, c Check) (Principal, error
 	case cred.method == "":
 		return Principal{}, ErrNoCredentials
 	case cred.method == MethodAPIKey:
-		p, ref = a.keys.authenticate(cred.value, a.now(), c)
+		p, ref = a.keys.authenticate(r.Context(), cred.value, a.now(), c)
 	default:
 		p, ref = a.tokens.authenticate(r.Context(), cred, a.now(), c)
 	}

@@ -41,7 +41,7 @@ const (
 	ReasonUnknownKeyID Reason = "unknown_key_id"
 	// ReasonKeysUnavailable is the only one that is not the caller's doing: the
 	// issuer's keys were never fetched, or are too old to be trusted, so that
-	// nothing of the token was verified. It is no attempt at guessing.
+	// nothing of the token was verified; or a KeyTable could not look an API key up. It is no attempt at guessing.
 	ReasonKeysUnavailable Reason = "keys_unavailable"
 )
 

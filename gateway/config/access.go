@@ -327,7 +327,7 @@ func checkAccess(f *routesFile, p *plansFile) {
 
 // keysGrant reports whether some key may grant a scope.
 func (a *authSection) keysGrant() bool {
-	return a.keysFile.given() && !a.keysKnown || slices.ContainsFunc(a.keys, func(k keyDecl) bool { return len(k.Scopes) > 0 })
+	return !a.keysSure() || slices.ContainsFunc(a.keys, func(k keyDecl) bool { return len(k.Scopes) > 0 })
 }
 
 // warnNetworks warns of addresses that are allowed and denied, and of lists that

@@ -14,6 +14,7 @@ type authSection struct {
 	given bool
 	// keysFile is where api_keys.file stands; keysKnown says the file was read.
 	keysFile  value
+	redisKeys value // api_keys.redis, if it is there
 	keysKnown bool
 	keysName  string // the file, as problems show it
 	keys      []keyDecl
@@ -268,12 +269,17 @@ func (v value) fileList() []value {
 
 // readAPIKeys reads auth.api_keys and the file it names.
 func (a *authSection) readAPIKeys(v value) {
-	o, ok := v.object("file and header")
+	o, ok := v.object("file, redis and header")
 	if !ok {
 		return
 	}
 	k := &APIKeys{Header: "X-Api-Key", FailureLimit: &Rate{Quota: 60, Window: time.Minute}}
-	if f, ok := o.need("file", "a file of keys"); ok {
+	if r, ok := o.get("redis", "hash"); ok {
+		a.readRedisKeys(r, k)
+	} else if !o.has("file") && !o.has("redis") {
+		o.missing("file", "a file of keys, or redis with the name of a hash")
+	}
+	if f, ok := o.get("file", "a file of keys"); ok {
 		if path, ok := f.file("a file of keys"); ok {
 			k.File = absolute(path)
 			a.keysFile, a.keysName = f, path
@@ -320,4 +326,23 @@ func (v value) queryParameter() string {
 	v.warnf("keys in URLs end up in browser histories, in the logs of every proxy and upstream on the way, and in Referer fields; " +
 		"the gateway keeps them out of its own log and from the upstream, and can do no more; better a header")
 	return s
+}
+
+// readRedisKeys reads auth.api_keys.redis.
+func (a *authSection) readRedisKeys(v value, k *APIKeys) {
+	a.redisKeys = v
+	o, ok := v.object("hash")
+	if !ok {
+		return
+	}
+	if v, ok := o.need("hash", "a name such as api-keys"); ok {
+		k.RedisHash = v.name("a hash")
+	}
+	o.done()
+}
+
+// keysSure says that every key is known here: the key file could be read, and no keys
+// are anywhere else.
+func (a *authSection) keysSure() bool {
+	return !a.redisKeys.given() && (!a.keysFile.given() || a.keysKnown)
 }

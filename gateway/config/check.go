@@ -37,7 +37,7 @@ func checkReferences(f *routesFile, p *plansFile) {
 			plan(ref{k.Plan, k.planAt})
 		}
 	}
-	if p != nil && f.auth.keysKnown {
+	if p != nil && f.auth.keysKnown && f.auth.keysSure() {
 		for _, o := range p.overrides {
 			// Only a warning: revoking a key must not make the file unusable.
 			if o.Key != "" && !ids[o.Key] {
@@ -100,6 +100,9 @@ func checkRoutes(f *routesFile) {
 		}
 	}
 	f.checkUsagePath()
+	if at := f.auth.redisKeys; at.given() && !f.redisGiven {
+		at.keyErrorf("there is no store.redis to look keys up in; want store.redis, or remove it")
+	}
 	for _, r := range f.edge {
 		l, ok := f.limits[r.name]
 		if !ok {
@@ -141,6 +144,8 @@ func checkPlans(f *routesFile, p *plansFile) {
 		reason = "a token can name none"
 	} else if f.auth.ClientCerts != nil {
 		reason = "a client certificate can name none"
+	} else if f.auth.redisKeys.given() {
+		reason = "a key in Redis can name none"
 	}
 	for _, k := range f.auth.keys {
 		if k.Plan == "" && !k.planAt.given() {
@@ -170,8 +175,8 @@ func reachable(f *routesFile, p *plansFile) reach {
 		named[k.Plan] = true
 	}
 	// A token may name any plan, also that of callers without credentials; a
-	// key file that could not be read, too.
-	all := f.auth.claimsPlan || f.auth.keysFile.given() && !f.auth.keysKnown
+	// key file that could not be read and keys in Redis, too.
+	all := f.auth.claimsPlan || !f.auth.keysSure()
 	for _, d := range p.plans {
 		if named[d.Name] || all {
 			r.credentials = append(r.credentials, d)
@@ -326,7 +331,7 @@ func checkDangers(f *routesFile, p *plansFile) {
 	dangling := func(r ref) bool { return r.at.given() && p.byName[r.name] == nil }
 	unsure := dangling(p.def) || dangling(p.anon) ||
 		slices.ContainsFunc(p.overrides, func(o overrideDecl) bool { return dangling(o.plan) })
-	if f != nil && !unsure && !f.auth.claimsPlan && (!f.auth.keysFile.given() || f.auth.keysKnown) {
+	if f != nil && !unsure && !f.auth.claimsPlan && f.auth.keysSure() {
 		used := map[string]bool{p.anon.name: true}
 		for _, d := range reachable(f, p).credentials {
 			used[d.Name] = true

@@ -192,11 +192,14 @@ type Claims struct {
 	Scopes string
 }
 
-// APIKeys is the key file, read.
+// APIKeys is the key file, read, or where else keys are. File or RedisHash is set, or
+// both.
 type APIKeys struct {
-	File   string // absolute
+	File   string // absolute; empty: none
 	Header string // canonical, so X-Api-Key for X-API-Key, the default
-	Query  string // the parameter of a query that keys may come in too; empty: none
+	// RedisHash names the hash in store.redis that has keys, too; empty: none.
+	RedisHash string
+	Query     string // the parameter of a query that keys may come in too; empty: none
 	// FailureLimit is how many guesses at one key there may be, from all addresses; nil:
 	// off. Default 60/minute.
 	FailureLimit *Rate

@@ -502,6 +502,7 @@ func describeKeys(d *differ, old, new *APIKeys) {
 		new = &APIKeys{}
 	}
 	d.change("auth.api_keys.file", old.File, new.File)
+	d.change("auth.api_keys.redis.hash", old.RedisHash, new.RedisHash)
 	d.change("auth.api_keys.header", old.Header, new.Header)
 	d.change("auth.api_keys.query", old.Query, new.Query)
 	d.change("auth.api_keys.failure_limit", old.failures(), new.failures())

@@ -44,7 +44,7 @@ var told = map[string]string{
 	"Issuer.KeySet":     ": the keys changed", "Issuer.Provider": "",
 	"Provider.URL": "jwks_url", "Provider.Address": ": the login or the query of jwks_url changed",
 	"Provider.Refresh": "refresh", "Provider.MaxStale": "max_stale", "Provider.TLS": "tls",
-	"Key.SHA256":         ": another key",
+	"Key.SHA256": ": another key", "APIKeys.RedisHash": "auth.api_keys.redis.hash",
 	"Limit.Algorithm":    "(starts anew)",
 	"Limit.Rate":         "",
 	"Limit.Calendar":     "calendar",
@@ -385,6 +385,7 @@ func TestEveryChangedFieldIsTold(t *testing.T) {
 		"further fields": func(c *Config) {
 			c.Overrides = append(c.Overrides, Override{Tenant: "acme", Plan: "pro"})
 			c.Auth.APIKeys.Keys[0].Tenant, c.Auth.APIKeys.Query = "acme", "api_key"
+			c.Auth.APIKeys.RedisHash = "api-keys"
 			*c.Store.Redis.TLS = TLS{"/ca", "/cert", "/key", "name"}
 		},
 	} {

@@ -51,7 +51,7 @@ func Print(c *Config) []byte {
 	}
 	document("routes.yaml", c.routesNode())
 	document("plans.yaml", c.plansNode())
-	if c.Auth.APIKeys != nil {
+	if c.Auth.APIKeys != nil && c.Auth.APIKeys.File != "" {
 		document("keys: "+c.Auth.APIKeys.File+" (digests are not shown)", keysNode(c.Auth.APIKeys.Keys))
 	}
 	return b.Bytes()
@@ -317,6 +317,11 @@ func (a *Auth) node() *yaml.Node {
 	if k := a.APIKeys; k != nil {
 		n := newMapping(true)
 		n.text("file", k.File)
+		if k.RedisHash != "" {
+			r := newMapping(true)
+			r.text("hash", k.RedisHash)
+			n.node("redis", r.n)
+		}
 		n.text("header", k.Header)
 		n.text("query", k.Query)
 		n.rateOrOff("failure_limit", k.FailureLimit)

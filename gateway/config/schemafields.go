@@ -130,7 +130,10 @@ func authSchema() schema {
 			"failure_limit": failures.or("60/minute").says("Guesses at one key, from all addresses together; off switches it off. The key itself always works."),
 			"query": schema{"anyOf": []schema{written("^[A-Za-z0-9._~-]{1,100}$", "the name of a parameter"), words("off", "false"), def("variable")}}.or("off").
 				says("A parameter of the query that keys may come in too, which is a warning: URLs end up in logs of others. off: none."),
-		}, "file").says("API keys."),
+			"redis": fields(map[string]schema{
+				"hash": written("^[a-z0-9_-]{1,100}$", "a name such as api-keys").says("The name of the hash, which is store.redis.key_prefix, \":v1:{keys}:\" and this in Redis."),
+			}, "hash").says("Keys in the Redis of store.redis, beside the file or in place of it."),
+		}).with("anyOf", either("file", "redis")).says("API keys."),
 		"client_certs": fields(map[string]schema{
 			"ca_file": def("text").says("PEM file with the certificates of the authorities that vouch for clients, and no others are trusted."),
 			"user":    words(userFields...).or(userFields[0]).says("Where in the certificate the user stands, once."),
