@@ -140,7 +140,7 @@ func New(o Options) (*Gateway, error) {
 		return nil, fmt.Errorf("make the table of denials: %w", err)
 	}
 	g.telemetry = telemetry.New(telemetry.Options{
-		Out: o.Log, StoreErrorKinds: storeErrorKinds(), FallbackOutcomes: fallbackOutcomes(), AuthReason: authReason, DenyCache: g.deniedStats, FetchOutcomes: fetchOutcomes(),
+		Out: o.Log, StoreErrorKinds: storeErrorKinds(), FallbackOutcomes: fallbackOutcomes(), AuthReason: authReason, AuthReasons: authReasons(), DenyCache: g.deniedStats, FetchOutcomes: fetchOutcomes(),
 	})
 	g.log = g.telemetry.Logger()
 	if g.topDenied, err = topk.New(topDeniedKeys, 10*time.Minute); err != nil {
@@ -175,6 +175,14 @@ func (g *Gateway) logWarnings(r *config.Report) {
 
 // Logger is the process log: JSON lines among those of the requests.
 func (g *Gateway) Logger() *slog.Logger { return g.log }
+
+// authReasons are all the words for why a credential is refused.
+func authReasons() (words []string) {
+	for _, r := range auth.Reasons() {
+		words = append(words, string(r))
+	}
+	return words
+}
 
 // authReason is the word for why a credential was refused. The error itself
 // may be a library's, and stays out of the log.

@@ -83,7 +83,7 @@ func (t *Telemetry) Decided(route, plan, limit, source string, role Role, allowe
 
 // Auth counts one attempt to authenticate. method is jwt, cookie, api_key, or
 // empty where no credential was looked at; outcome is one of the Auth constants
-// or of Options.AuthReasons.
+// that is not AuthRefused.
 func (t *Telemetry) Auth(method, outcome string) {
 	if method == "" {
 		method = authNone
@@ -91,6 +91,17 @@ func (t *Telemetry) Auth(method, outcome string) {
 	c := t.auth[authLabels{method, outcome}]
 	if c == nil {
 		c = t.auth[authLabels{other, other}]
+	}
+	c.Inc()
+}
+
+// AuthRefused counts one credential that was refused, and the reason, one of
+// Options.AuthReasons.
+func (t *Telemetry) AuthRefused(method, reason string) {
+	t.Auth(method, AuthRefused)
+	c := t.refused[authLabels{method, reason}]
+	if c == nil {
+		c = t.refused[authLabels{other, other}]
 	}
 	c.Inc()
 }

@@ -48,6 +48,7 @@ type metrics struct {
 	// Those with fixed labels, all there from the start; never changed.
 	storeErrors map[string]prometheus.Counter // by kind
 	auth        map[authLabels]prometheus.Counter
+	refused     map[authLabels]prometheus.Counter // by reason in place of an outcome
 	applied     prometheus.Counter
 	rejected    prometheus.Counter
 
@@ -58,7 +59,7 @@ type metrics struct {
 
 type authLabels struct{ method, outcome string }
 
-// The outcomes of authentication. Options.AuthReasons are further ones.
+// The outcomes of authentication.
 const (
 	AuthAccepted    = "accepted"      // a valid credential
 	AuthRefused     = "refused"       // a credential that is not valid
@@ -72,12 +73,24 @@ var socketEndings = [...]string{"idle", "lifetime", "credential", "shutdown"}
 // authNone is the method of an attempt that had, or was looked at for, none.
 const authNone = "none"
 
+// authMethods are the kinds of credentials.
+var authMethods = [...]string{"jwt", "cookie", "api_key", "client_cert"}
+
 // authCombinations are the series of gateway_auth_total.
-func authCombinations(reasons []string) []authLabels {
+func authCombinations() []authLabels {
 	all := []authLabels{{authNone, AuthMissing}, {authNone, AuthNotLookedAt}, {authNone, AuthRefused}, {other, other}}
-	for _, method := range []string{"jwt", "cookie", "api_key", "client_cert"} {
-		for _, outcome := range append([]string{AuthAccepted, AuthRefused}, reasons...) {
-			all = append(all, authLabels{method, outcome})
+	for _, method := range authMethods {
+		all = append(all, authLabels{method, AuthAccepted}, authLabels{method, AuthRefused})
+	}
+	return all
+}
+
+// refusedCombinations are the series of gateway_auth_refused_total.
+func refusedCombinations(reasons []string) []authLabels {
+	all := []authLabels{{other, other}}
+	for _, method := range authMethods {
+		for _, reason := range reasons {
+			all = append(all, authLabels{method, reason})
 		}
 	}
 	return all
@@ -185,6 +198,7 @@ func newMetrics(reg prometheus.Registerer, o *Options, dropped func() int64) met
 			"Keys of an issuer that its tokens are verified with; 0: none are known, or they are too old."), []string{"issuer"}),
 		storeErrors: make(map[string]prometheus.Counter),
 		auth:        make(map[authLabels]prometheus.Counter),
+		refused:     make(map[authLabels]prometheus.Counter),
 
 		fallbackUnits: make(map[string]prometheus.Counter),
 		socketsEnded:  make(map[string]prometheus.Counter),
@@ -212,8 +226,13 @@ func newMetrics(reg prometheus.Registerer, o *Options, dropped func() int64) met
 	}
 	auth := prometheus.NewCounterVec(counter("gateway_auth_total",
 		"Attempts to authenticate, by kind of credential and outcome."), []string{"method", "outcome"})
-	for _, l := range authCombinations(o.AuthReasons) {
+	for _, l := range authCombinations() {
 		m.auth[l] = auth.WithLabelValues(clean(l.method), clean(l.outcome))
+	}
+	refused := prometheus.NewCounterVec(counter("gateway_auth_refused_total",
+		"Credentials that were refused, by kind and reason; clients are never told it."), []string{"method", "reason"})
+	for _, l := range refusedCombinations(o.AuthReasons) {
+		m.refused[l] = refused.WithLabelValues(clean(l.method), clean(l.outcome))
 	}
 	reloads := prometheus.NewCounterVec(counter("gateway_config_reloads_total",
 		"Reloads of the configuration, the first load not counted."), []string{"outcome"})
@@ -237,7 +256,7 @@ func newMetrics(reg prometheus.Registerer, o *Options, dropped func() int64) met
 		m.requests, m.duration, m.added, m.inFlight, m.decisions, m.remaining, m.storeTook,
 		m.fallback, m.overflow, m.unknown, m.untrusted, m.leased, m.stranded, m.leasesFull, m.instances, m.upRequests, m.up, m.forbidden,
 		m.lastOK, m.lastOKTime, m.configInfo, m.shared, m.circuit, m.noRoom, m.retries, m.certExpiry,
-		m.sockets, m.noSocket, m.noPlace, m.notRead, m.keyFetches, m.keysFrom, m.keys, ended, proxyHeaders, storeErrors, units, auth, reloads, logDropped, denials, pushedOut,
+		m.sockets, m.noSocket, m.noPlace, m.notRead, m.keyFetches, m.keysFrom, m.keys, ended, proxyHeaders, storeErrors, units, auth, refused, reloads, logDropped, denials, pushedOut,
 	)
 	return m
 }

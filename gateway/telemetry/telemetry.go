@@ -37,8 +37,8 @@ type Options struct {
 	FallbackOutcomes []string
 	// FetchOutcomes are what IssuerFetched is called with.
 	FetchOutcomes []string
-	// AuthReasons are the words for why a credential is refused that have a
-	// series of their own in gateway_auth_total, beside AuthRefused.
+	// AuthReasons are the words for why a credential is refused, of which each has a
+	// series in gateway_auth_refused_total; any other counts as AuthRefused.
 	AuthReasons []string
 	// AuthReason is the word for why err refused a credential, as the access log
 	// is to show it, or "" if err is not of that kind. It must be one of a few

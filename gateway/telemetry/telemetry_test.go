@@ -162,7 +162,8 @@ func TestSeriesWithFixedLabelsStartAtZero(t *testing.T) {
 		`gateway_auth_total{method="none",outcome="missing"}`:                  "0",
 		`gateway_auth_total{method="none",outcome="not_looked_at"}`:            "0",
 		`gateway_auth_total{method="cookie",outcome="refused"}`:                "0",
-		`gateway_auth_total{method="api_key",outcome="expired"}`:               "0",
+		`gateway_auth_refused_total{method="api_key",reason="expired"}`:        "0",
+		`gateway_auth_refused_total{method="other",reason="other"}`:            "0",
 	}
 	for _, outcome := range []string{"allowed", "denied"} {
 		for _, source := range []string{"redis", "local_cap"} {
