@@ -35,11 +35,11 @@ import (
 //
 // It is not safe for concurrent use.
 type Rehearsal struct {
-	s     *snapshot
-	now   int64 // µs since the epoch: the time of the attempt, never going back
-	asked recorder
-	x     exchange
-	wrong []string // of keys that were to be fetched
+	s         *snapshot
+	now       int64 // µs since the epoch: the time of the attempt, never going back
+	asked     recorder
+	x         exchange
+	providers map[string]*provider // of keys, by issuer
 }
 
 // RehearsalOptions tune a [Rehearsal]; the zero value is good.
@@ -50,9 +50,6 @@ type RehearsalOptions struct {
 	// Store, if set, is asked in place of memory for all but the edge, by its own
 	// time.
 	Store ratelimit.Store
-	// FetchKeys has the keys of issuers fetched that are not in files, once, for at
-	// most as long; 0: nobody is asked, and their tokens are refused.
-	FetchKeys time.Duration
 }
 
 // An Attempt is one request of a rehearsal.
@@ -152,28 +149,25 @@ func Rehearse(cfg *config.Config, o RehearsalOptions) (*Rehearsal, error) {
 	if err != nil {
 		return nil, err
 	}
-	providers, err := makeProviders(cfg, nil, nil)
-	if err != nil {
+	// They are not started, so that no attempt asks anybody.
+	if h.providers, err = makeProviders(cfg, nil, nil); err != nil {
 		return nil, err
 	}
-	if o.FetchKeys > 0 {
-		ctx, cancel := context.WithTimeout(context.Background(), o.FetchKeys)
-		defer cancel()
-		h.wrong = fetchKeys(ctx, providers)
-	}
-	for _, p := range providers {
-		p.source.Close() // no attempt asks anybody
-	}
 	store := recording{o.Store, &h.asked.limits}
-	if h.s, err = build(cfg, g, up, keySources{providers: providers}, func(config.FailMode) ratelimit.Store { return store }, nil); err != nil {
+	if h.s, err = build(cfg, g, up, keySources{providers: h.providers}, func(config.FailMode) ratelimit.Store { return store }, nil); err != nil {
 		return nil, err
 	}
 	h.s.edgeStore = recording{g.edgeStore, &h.asked.edge}
 	return h, nil
 }
 
-// KeysMissing says why the keys of issuers could not be fetched, a line each.
-func (h *Rehearsal) KeysMissing() []string { return h.wrong }
+// FetchKeys asks the providers of keys that are not in files, once, for as long as
+// ctx says at most, and returns why keys could not be fetched, a line each. It is
+// called once at most. Without it, nobody is asked, and tokens of their issuers are
+// refused.
+func (h *Rehearsal) FetchKeys(ctx context.Context) (wrong []string) {
+	return fetchKeys(ctx, h.providers)
+}
 
 // Close lets go of what a gateway would have.
 func (h *Rehearsal) Close() error { return h.s.gw.telemetry.Close() }

@@ -1,6 +1,7 @@
 package auth_test
 
 import (
+	"errors"
 	"net/netip"
 	"slices"
 	"testing"
@@ -25,7 +26,7 @@ func TestAKeyIsForItsAddresses(t *testing.T) {
 		if err == nil {
 			return "user " + p.User
 		}
-		if refused, ok := err.(*auth.RefusedError); ok {
+		if refused, ok := errors.AsType[*auth.RefusedError](err); ok {
 			return string(refused.Reason)
 		}
 		return err.Error()

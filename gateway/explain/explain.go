@@ -146,14 +146,17 @@ func Explain(cfg *config.Config, q Query) (*Answer, error) {
 	if q.Store != nil {
 		o.Store = look
 	}
-	if q.As == nil && (q.Request.Header["Authorization"] != nil || q.Request.Header["Cookie"] != nil) {
-		o.FetchKeys = fetchKeysFor // a token may be in it
-	}
 	h, err := gateway.Rehearse(cfg, o)
 	if err != nil {
 		return nil, err
 	}
 	defer h.Close() //nolint:errcheck // it logs to nobody
+	var missing []string
+	if q.As == nil && (q.Request.Header["Authorization"] != nil || q.Request.Header["Cookie"] != nil) {
+		ctx, cancel := context.WithTimeout(q.Request.Context(), fetchKeysFor) // a token may be in it
+		defer cancel()
+		missing = h.FetchKeys(ctx)
+	}
 	v := h.Do(gateway.Attempt{At: q.At, Request: q.Request, As: q.As})
 	if look.err != nil {
 		return explainAway(cfg, q, look.err, verdictOf(v))
@@ -167,7 +170,7 @@ func Explain(cfg *config.Config, q Query) (*Answer, error) {
 		Live:    q.Store != nil,
 		Limits:  []Limit{},
 		Verdict: verdictOf(v),
-		Keys:    h.KeysMissing(),
+		Keys:    missing,
 	}
 	rt := routeNamed(cfg, v.Request.Route)
 	if rt != nil {

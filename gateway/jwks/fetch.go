@@ -102,7 +102,7 @@ func (f *fetcher) fetch(ctx context.Context) (fetched, error) {
 func (f *fetcher) discover(ctx context.Context) error {
 	from := discoveryURL(f.issuer)
 	at, err := func() (string, error) {
-		_, body, err := f.get(ctx, from, "application/json", "")
+		got, err := f.get(ctx, from, "application/json", "")
 		if err != nil {
 			return "", err
 		}
@@ -110,7 +110,7 @@ func (f *fetcher) discover(ctx context.Context) error {
 			Issuer string `json:"issuer"`
 			Set    string `json:"jwks_uri"`
 		}
-		switch err := parseObject(body, &doc); {
+		switch err := parseObject(got.body, &doc); {
 		case err != nil:
 			return "", err
 		case doc.Issuer != f.issuer:
@@ -136,27 +136,34 @@ func (f *fetcher) set(ctx context.Context, from string) (fetched, error) {
 	if from == f.etagURL {
 		etag = f.etag
 	}
-	head, body, err := f.get(ctx, from, "application/jwk-set+json, application/json", etag)
+	doc, err := f.get(ctx, from, "application/jwk-set+json, application/json", etag)
 	if err != nil {
 		return fetched{}, err
 	}
-	got := fetched{fresh: freshness(head.Header)}
-	if head.StatusCode == http.StatusNotModified {
+	got := fetched{fresh: freshness(doc.header)}
+	if doc.same {
 		return got, nil
 	}
-	if got.set, err = Parse(body); err != nil {
+	if got.set, err = Parse(doc.body); err != nil {
 		return fetched{}, err
 	}
-	f.etag, f.etagURL = head.Header.Get("ETag"), from
+	f.etag, f.etagURL = doc.header.Get("ETag"), from
 	return got, nil
+}
+
+// document is an answer.
+type document struct {
+	header http.Header
+	body   []byte
+	same   bool // it is what the etag stands for
 }
 
 // get asks for one document. An answer other than 200, and 304 if an etag was given,
 // is an error.
-func (f *fetcher) get(ctx context.Context, from, accept, etag string) (*http.Response, []byte, error) {
+func (f *fetcher) get(ctx context.Context, from, accept, etag string) (document, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, from, nil)
 	if err != nil {
-		return nil, nil, errors.New("it is not a URL")
+		return document{}, errors.New("it is not a URL")
 	}
 	r.Header.Set("Accept", accept)
 	r.Header.Set("User-Agent", "bouncer")
@@ -165,32 +172,32 @@ func (f *fetcher) get(ctx context.Context, from, accept, etag string) (*http.Res
 	}
 	resp, err := f.client.Do(r)
 	if err != nil {
-		return nil, nil, notAnswered(ctx, err)
+		return document{}, notAnswered(ctx, err)
 	}
-	defer resp.Body.Close()
+	defer resp.Body.Close() //nolint:errcheck // it was read, or is given up
 	switch s := resp.StatusCode; {
 	case s == http.StatusOK, s == http.StatusNotModified && etag != "":
 	case s >= 300 && s < 400:
-		return nil, nil, fmt.Errorf("it is answered with a redirect (%d), which is not followed; name the URL where it is", s)
+		return document{}, fmt.Errorf("it is answered with a redirect (%d), which is not followed; name the URL where it is", s)
 	default:
-		return nil, nil, &failure{err: fmt.Errorf("it is answered with status %d", s), after: retryAfter(resp.Header)}
+		return document{}, &failure{err: fmt.Errorf("it is answered with status %d", s), after: retryAfter(resp.Header)}
 	}
 	body, err := io.ReadAll(io.LimitReader(resp.Body, MaxBytes+1))
 	switch {
 	case ctx.Err() == context.DeadlineExceeded:
-		return nil, nil, fmt.Errorf("the answer is not whole in %v", fetchTimeout)
+		return document{}, fmt.Errorf("the answer is not whole in %v", fetchTimeout)
 	case err != nil:
-		return nil, nil, errors.New("the answer breaks off")
+		return document{}, errors.New("the answer breaks off")
 	case len(body) > MaxBytes:
-		return nil, nil, fmt.Errorf("the answer has more than %d bytes", MaxBytes)
+		return document{}, fmt.Errorf("the answer has more than %d bytes", MaxBytes)
 	}
-	return resp, body, nil
+	return document{header: resp.Header, body: body, same: resp.StatusCode == http.StatusNotModified}, nil
 }
 
 // notAnswered says why there is no answer. Errors that quote what came are left out,
 // and so is the URL, as it was given.
 func notAnswered(ctx context.Context, err error) error {
-	if ctx.Err() == context.DeadlineExceeded { //nolint:errorlint // a context's own
+	if ctx.Err() == context.DeadlineExceeded {
 		return fmt.Errorf("no answer in %v", fetchTimeout)
 	}
 	if e, ok := errors.AsType[*url.Error](err); ok {

@@ -105,6 +105,7 @@ type Source struct {
 	fetcher *fetcher      // of whom that is
 
 	mu      sync.Mutex
+	started bool
 	set     *Set // the last good one, however old
 	state   State
 	next    time.Time     // when the loop fetches
@@ -158,6 +159,9 @@ func (s *Source) inherit(from *Source) {
 
 // Start begins to fetch. It must be called once at most, and not after Close.
 func (s *Source) Start() {
+	s.mu.Lock()
+	s.started = true
+	s.mu.Unlock()
 	s.running.Go(s.loop)
 }
 
@@ -212,7 +216,7 @@ func (s *Source) ask() (done <-chan struct{}, began time.Time) {
 	switch {
 	case s.current != nil:
 		return s.current, s.asked
-	case !s.asked.IsZero() && time.Since(s.asked) < CoolDown, s.stopped.Err() != nil:
+	case !s.asked.IsZero() && time.Since(s.asked) < CoolDown, !s.started, s.stopped.Err() != nil:
 		return nil, time.Time{}
 	}
 	current := make(chan struct{})
@@ -385,5 +389,5 @@ func (s *Source) settle(got fetched, err error) (e event) {
 
 // jitter takes up to a tenth off.
 func jitter(d time.Duration) time.Duration {
-	return d - rand.N(d/10+1)
+	return d - rand.N(d/10+1) //nolint:gosec // nothing is secret about it
 }

@@ -490,8 +490,10 @@ func TestNeverStarted(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if s.Keys() != nil || p.fetches() != 0 {
-			t.Error("New asked somebody")
+		s.Doubt()
+		synctest.Wait()
+		if s.Keys() != nil || s.Missing(t.Context()) != nil || p.fetches() != 0 {
+			t.Error("somebody was asked before Start")
 		}
 		s.Close()
 	})
