@@ -94,7 +94,7 @@ var mayAsk = map[string]string{
 	"pipeline.go walk decide":                 "a running gateway",
 	"rehearsal.go Do decide":                  "test, simulate and explain",
 	"pipeline.go chargeEdge Take":             "the stage",
-	"pipeline.go failuresSpent Take":          "the stage",
+	"identify.go failuresSpent Take":          "the stage",
 	"pipeline.go chargeLimits Take":           "the stage",
 	"rehearsal.go Take Take":                  "passes on, and remembers",
 	"shared.go Take Take":                     "passes on, and measures",

@@ -120,6 +120,9 @@ func TestEveryTokenThroughTheGateway(t *testing.T) {
 	if counted != refused+1 {
 		t.Errorf("%d refusals are counted, want %d", counted, refused+1)
 	}
+	if byReason, other := g.sum("gateway_auth_refused_total", ""), g.sum("gateway_auth_refused_total", `reason="other"`); byReason != float64(refused+1) || other != 0 {
+		t.Errorf("%v refusals are counted by reason, %v of them under none of ours; want %d", byReason, other, refused+1)
+	}
 	if a := send(t, http.MethodGet, g.url+"/api/weather", nil); a.status != 401 {
 		t.Errorf("without a token: %d", a.status)
 	}
