@@ -176,6 +176,7 @@ func (c *certClient) get(path string, fields ...string) answer {
 // A certificate is a credential like any other: a good one is its caller, a bad one is
 // the 401 of any bad credential, and neither matters where nobody looks.
 func TestACertificateOfAClientIsACredential(t *testing.T) {
+	t.Parallel()
 	u := newUpstream(t, nil)
 	s := newCertSite(t, u, "{ca_file: clients-ca.pem, tenant: subject.o, plan: subject.ou}")
 	key := s.key("-user", "keyholder")
@@ -297,6 +298,7 @@ func TestACertificateOfAClientIsACredential(t *testing.T) {
 
 // The name may stand elsewhere, once.
 func TestTheUserOfACertificateStandsWhereItIsSaid(t *testing.T) {
+	t.Parallel()
 	u := newUpstream(t, nil)
 	spiffe := &url.URL{Scheme: "spiffe", Host: "example.com", Path: "/weather"}
 	all := person("cn", func(c *x509.Certificate) {
@@ -332,6 +334,7 @@ func TestTheUserOfACertificateStandsWhereItIsSaid(t *testing.T) {
 // Who is vouched for by nobody any more has no credential with its next request, also
 // on a connection that stays open, and also with a session that is resumed.
 func TestAChangedBundleCountsAtOnce(t *testing.T) {
+	t.Parallel()
 	u := newSocketUpstream(t)
 	s := newCertSite(t, u.upstream, "{ca_file: clients-ca.pem}")
 	next := newTestCA(t)
@@ -374,6 +377,7 @@ func TestAChangedBundleCountsAtOnce(t *testing.T) {
 // Nobody is asked for a certificate until one counts, and then everybody, also who
 // resumes a session from before; and nobody when that is over.
 func TestCertificatesAreAskedForOnlyWhereTheyCount(t *testing.T) {
+	t.Parallel()
 	u := newUpstream(t, nil)
 	s := newCertSite(t, u, "")
 	g := s.start()
@@ -398,6 +402,7 @@ func TestCertificatesAreAskedForOnlyWhereTheyCount(t *testing.T) {
 
 // A WebSocket is opened with a certificate as well.
 func TestAWebSocketWithACertificate(t *testing.T) {
+	t.Parallel()
 	u := newSocketUpstream(t)
 	s := newCertSite(t, u.upstream, "{ca_file: clients-ca.pem}")
 	g := s.start()

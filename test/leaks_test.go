@@ -82,6 +82,7 @@ func (s *search) inResult(place string, r result) { s.in(place, r.stdout+"\n"+r.
 
 // A search that finds nothing could be one that cannot.
 func TestASearchFindsASecretInEveryForm(t *testing.T) {
+	t.Parallel()
 	secret := "canary/1+abcdef"
 	for name, text := range map[string]string{
 		"plain": secret, "a query": "?a=" + url.QueryEscape(secret), "hex": fmt.Sprintf("%x", "x"+secret),
@@ -106,6 +107,7 @@ func (*silentTB) Errorf(string, ...any) {}
 // Nothing that is secret comes out anywhere: each secret that there can be is put
 // where it can be, and then every output there is is looked through.
 func TestNothingLeaks(t *testing.T) {
+	t.Parallel()
 	l := newSearch(t)
 	srv := redistest.Start(t, "--requirepass", l.secret("the password of Redis"))
 	provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -42,6 +42,7 @@ func secretRoutes(u *upstream, issuers ...string) string {
 // secret_encoding says, and the bytes that a guess would have made of it verify
 // nothing.
 func TestE19HMACSecretRawBase64OrWithNewline(t *testing.T) {
+	t.Parallel()
 	random := make([]byte, 33)
 	for i := range random {
 		random[i] = byte(0xfb ^ i*37) // makes both - and _ of base64url
@@ -114,6 +115,7 @@ func TestE19HMACSecretRawBase64OrWithNewline(t *testing.T) {
 
 // A secret that is too short is refused, and it counts what is left after decoding.
 func TestE19ShortSecrets(t *testing.T) {
+	t.Parallel()
 	u := newUpstream(t, nil)
 	long := strings.Repeat("x", 31)
 	for name, file := range map[string]struct{ encoding, text, want string }{
@@ -140,6 +142,7 @@ func TestE19ShortSecrets(t *testing.T) {
 
 // While a secret is rotated, both verify; each reload says which there are.
 func TestE19TwoSecretsDuringRotation(t *testing.T) {
+	t.Parallel()
 	u := newUpstream(t, nil)
 	of := func(files string) string {
 		return "{issuer: a, audience: weather-api, algorithms: [HS256], secret_encoding: hex, secret_file: " + files + "}"

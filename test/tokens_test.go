@@ -64,6 +64,7 @@ var varying = regexp.MustCompile(`(?m)^(Date|X-Request-Id): .*$|"request_id":"[^
 // byte, whatever is wrong with it and wherever it comes from, and the upstream
 // hears nothing. Every good one is the caller whom the table names.
 func TestEveryTokenThroughTheGateway(t *testing.T) {
+	t.Parallel()
 	u := newUpstream(t, nil)
 	g := tokenSite(t, u).start()
 	exchange := func(field string) string {
@@ -131,6 +132,7 @@ func TestEveryTokenThroughTheGateway(t *testing.T) {
 // A token that brings a key along, or points to one, is a bad token like any
 // other: nobody looks where it points, whoever signed it.
 func TestAlgorithmConfusionAndNone(t *testing.T) {
+	t.Parallel()
 	u := newUpstream(t, nil)
 	s := newWeatherSite(t, u, "")
 	g := s.start()
@@ -185,6 +187,7 @@ func TestAlgorithmConfusionAndNone(t *testing.T) {
 // The scheme may be written in any case and be followed by spaces; what else
 // stands there is a bad credential, told like any other.
 func TestSchemeSpellingAndSpacing(t *testing.T) {
+	t.Parallel()
 	u := newUpstream(t, nil)
 	s := newWeatherSite(t, u, "")
 	g := s.start()

@@ -21,8 +21,11 @@ const (
 	DefaultRefresh = 10 * time.Minute
 	// DefaultMaxStale is how long keys hold when Options does not say.
 	DefaultMaxStale = 24 * time.Hour
-	// MinRefresh is how often the provider is asked at most, whatever it says itself.
-	MinRefresh = time.Minute
+	// MinRefresh is the least that Options.Refresh can be.
+	MinRefresh = 10 * time.Second
+	// leastFresh is for how long an answer is taken to be good at least, whatever the
+	// provider says itself.
+	leastFresh = time.Minute
 	// firstRetry and lastRetry bound the waits after failures, which double.
 	firstRetry, lastRetry = time.Second, time.Minute
 )
@@ -381,7 +384,7 @@ func (s *Source) settle(got fetched, err error) (e event) {
 	s.state.Fetched, s.state.Err, s.state.Since, s.state.TooOld, s.fails = now, nil, time.Time{}, false, 0
 	wait := s.o.Refresh
 	if got.fresh >= 0 {
-		wait = min(wait, max(got.fresh, MinRefresh))
+		wait = min(wait, max(got.fresh, leastFresh))
 	}
 	s.next = now.Add(jitter(wait))
 	return e
