@@ -293,6 +293,8 @@ func (a *authSection) readAPIKeys(v value) {
 			h.errorf("Authorization: ApiKey … works beside any header; want a header of its own such as X-API-Key, or leave it out")
 		case s == "Cookie":
 			h.errorf("a cookie is no place for API keys: browsers send it unasked; want a header of its own such as X-API-Key")
+		case notForKeys(s):
+			h.errorf("%s is about other things than who calls; want a header of its own such as X-API-Key", s)
 		default:
 			k.Header = s
 		}
@@ -310,10 +312,36 @@ func (a *authSection) readAPIKeys(v value) {
 	a.APIKeys = k
 }
 
+// notForKeys reports whether a field has a meaning of its own that a key would disturb,
+// is dropped or written by the gateway before anybody looks for a key, or is logged. name
+// is in its canonical form.
+func notForKeys(name string) bool {
+	switch name {
+	case "Accept", "Accept-Encoding", "Cache-Control", "Connection", "Content-Encoding", "Content-Length", "Content-Type", "Date", "Expect",
+		"Forwarded", "Host", "Keep-Alive", "Origin", "Proxy", "Proxy-Authorization", "Proxy-Connection", "Range", "Referer", "Te",
+		"Traceparent", "Tracestate", "Trailer", "Transfer-Encoding", "True-Client-Ip", "Upgrade", "User-Agent", "Via",
+		"X-Auth-Key-Id", "X-Auth-Plan", "X-Auth-Tenant", "X-Auth-User", "X-Request-Id":
+		return true
+	}
+	for _, prefix := range []string{"Access-Control-", "If-", "Sec-", "X-Forwarded-", "X-Ratelimit-", "X-Real-"} {
+		if strings.HasPrefix(name, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
 // queryParameter reads the name of the parameter that keys may come in; empty for off.
 func (v value) queryParameter() string {
 	s, _, ok := v.scalar("the name of a parameter, or off")
-	if !ok || s == "off" || s == "false" {
+	switch strings.ToLower(s) {
+	case "off", "false", "no":
+		return ""
+	case "on", "yes", "true":
+		v.errorf("%s names no parameter; want the name of one such as api_key, or off", quote(s))
+		return ""
+	}
+	if !ok {
 		return ""
 	}
 	if s, ok = v.word("the name of a parameter, or off"); !ok {

@@ -120,7 +120,9 @@ func readKey(o *object) (k keyDecl, idAt, digestAt value) {
 		}
 	}
 	if v, ok := o.get("user", "the name of the user"); ok {
-		k.User = v.identity("the name of the user")
+		if k.User = v.identity("the name of the user"); strings.HasPrefix(k.User, keyUserPrefix) {
+			v.errorf("begins with %s, as callers are called whose key has no user; want another name, or leave it out", keyUserPrefix)
+		}
 	}
 	if v, ok := o.get("tenant", "the name of the tenant"); ok {
 		k.Tenant = v.identity("the name of the tenant")
@@ -144,6 +146,10 @@ func readKey(o *object) (k keyDecl, idAt, digestAt value) {
 	o.done()
 	return k, idAt, digestAt
 }
+
+// keyUserPrefix begins what a caller is called whose key has no user. Tokens and
+// certificates may not name such a user either.
+const keyUserPrefix = "key:"
 
 // isKeyID reports whether s may name a key: it stands in headers and logs.
 func isKeyID(s string) bool {

@@ -128,7 +128,7 @@ func authSchema() schema {
 			"file":          def("text").says("The key file, which gateway keys writes: digests, never the keys."),
 			"header":        def("header").or("X-API-Key").says("The field in which keys are sent; Authorization: ApiKey … works as well."),
 			"failure_limit": failures.or("60/minute").says("Guesses at one key, from all addresses together; off switches it off. The key itself always works."),
-			"query": schema{"anyOf": []schema{written("^[A-Za-z0-9._~-]{1,100}$", "the name of a parameter"), words("off", "false"), def("variable")}}.or("off").
+			"query": schema{"anyOf": []schema{written("^[A-Za-z0-9._~-]{1,100}$", "the name of a parameter").with("not", schema{"pattern": "^([Oo][Nn]|[Yy][Ee][Ss]|[Tt][Rr][Uu][Ee])$"}), words("off", "false"), def("variable")}}.or("off").
 				says("A parameter of the query that keys may come in too, which is a warning: URLs end up in logs of others. off: none."),
 			"redis": fields(map[string]schema{
 				"hash": written("^[a-z0-9_-]{1,100}$", "a name such as api-keys").says("The name of the hash, which is store.redis.key_prefix, \":v1:{keys}:\" and this in Redis."),
