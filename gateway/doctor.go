@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"bouncer/gateway/acme"
+	"github.com/redis/go-redis/v9"
+
 	"bouncer/gateway/config"
 	"bouncer/gateway/proxy"
 	"bouncer/gateway/ratelimit/redisstore"
@@ -64,6 +66,7 @@ func Examine(ctx context.Context, cfg *config.Config) []Finding {
 	var e examination
 	e.certificates(ctx, cfg)
 	e.keys(cfg)
+	e.keysInRedis(ctx, cfg)
 	e.keySets(ctx, cfg)
 	e.store(ctx, cfg)
 	e.upstreams(ctx, cfg)
@@ -417,7 +420,7 @@ func (e *examination) certificate(name string, leaf *x509.Certificate, renew str
 
 // keys counts the API keys that no longer work.
 func (e *examination) keys(cfg *config.Config) {
-	if cfg.Auth.APIKeys == nil {
+	if cfg.Auth.APIKeys == nil || cfg.Auth.APIKeys.File == "" {
 		return
 	}
 	expired := 0
@@ -435,6 +438,39 @@ func (e *examination) keys(cfg *config.Config) {
 	default:
 		e.add(LevelOK, "keys", fmt.Sprintf("%d API keys, none expired", n), "")
 	}
+}
+
+// keysInRedis asks for a key that nobody has, as a gateway would.
+func (e *examination) keysInRedis(ctx context.Context, cfg *config.Config) {
+	c := cfg.Store.Redis
+	if cfg.Auth.APIKeys == nil || cfg.Auth.APIKeys.RedisHash == "" || c == nil {
+		return
+	}
+	const part = "keys in redis"
+	tlsConfig, err := clientTLS(c.TLS)
+	if err != nil {
+		return // it is told of the store
+	}
+	client, err := redisClient(c, tlsConfig)
+	if err != nil {
+		return // the same
+	}
+	defer client.Close() //nolint:errcheck // it was only asked
+	ctx, cancel := context.WithTimeout(ctx, examineFor)
+	defer cancel()
+	hash := keysHash(cfg)
+	ask := func() error {
+		return client.Process(ctx, redis.NewStringCmd(ctx, "hget", hash, strings.Repeat("0", 64)))
+	}
+	err = ask()
+	if redisstore.Kind(err) == redisstore.KindTimeout { // the first one pays for the connection
+		err = ask()
+	}
+	if err != nil && !errors.Is(err, redis.Nil) {
+		e.add(LevelFail, part, fmt.Sprintf("no key of the hash %s can be looked up: %v", hash, err), keyTableHint(err))
+		return
+	}
+	e.add(LevelOK, part, "keys of the hash "+hash+" can be looked up", "")
 }
 
 func short(d time.Duration) time.Duration {

@@ -151,6 +151,27 @@ func TestTheDoctorSaysWhatIsWrongWithRedis(t *testing.T) {
 			}
 		}
 	})
+	t.Run("keys that cannot be looked up", func(t *testing.T) {
+		redis := redistest.Start(t)
+		keys := func() []Finding {
+			return examine(t, target, "store: {redis: {url: \""+redis.URL()+"\", timeout: 1s}}\nauth: {api_keys: {redis: {hash: portal}}}")
+		}
+		found := keys()
+		wantFinding(t, found, LevelOK, "keys in redis", "rl:v1:{keys}:portal")
+		for _, f := range found {
+			if f.Part == "keys" {
+				t.Errorf("there is no key file: %+v", f)
+			}
+		}
+		if err := redis.Client(t).Set(t.Context(), "rl:v1:{keys}:portal", "x", 0).Err(); err != nil {
+			t.Fatal(err)
+		}
+		wantFinding(t, keys(), LevelFail, "keys in redis", "WRONGTYPE", "another kind of value")
+		if err := redis.Client(t).Do(t.Context(), "ACL", "SETUSER", "default", "-hget").Err(); err != nil {
+			t.Fatal(err)
+		}
+		wantFinding(t, keys(), LevelFail, "keys in redis", "NOPERM", "HGET")
+	})
 	t.Run("none", func(t *testing.T) {
 		wantFinding(t, examine(t, target, ""), LevelWarn, "store", "memory of each instance")
 	})

@@ -154,7 +154,7 @@ func Rehearse(cfg *config.Config, o RehearsalOptions) (*Rehearsal, error) {
 		return nil, err
 	}
 	store := recording{o.Store, &h.asked.limits}
-	if h.s, err = build(cfg, g, up, keySources{providers: h.providers}, func(config.FailMode) ratelimit.Store { return store }, nil); err != nil {
+	if h.s, err = build(cfg, g, up, keySources{providers: h.providers, keys: unasked(cfg)}, func(config.FailMode) ratelimit.Store { return store }, nil); err != nil {
 		return nil, err
 	}
 	h.s.edgeStore = recording{g.edgeStore, &h.asked.edge}

@@ -58,6 +58,7 @@ func (g *Gateway) readiness() admin.Readiness {
 	r.Degraded = append(r.Degraded, g.upstreamsDegraded()...)
 	r.Degraded = append(r.Degraded, g.certificatesDegraded()...)
 	r.Degraded = append(r.Degraded, g.providersDegraded()...)
+	r.Degraded = append(r.Degraded, g.keysDegraded()...)
 	return r
 }
 

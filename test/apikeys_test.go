@@ -140,8 +140,13 @@ func TestKeysNewSaysWhatAKeyIsFor(t *testing.T) {
 		"is not a network":         {"-allow-ip", "10.0.0.0/33"},
 		"wanted printable ASCII":   {"-scope", "a b"},
 		"given twice":              {"-scope", "a", "-scope", "a"},
+		"-expires is empty":        {"-user", "ci", "-expires", ""},
+		"-user is empty":           {"-user", ""},
+		"-plan is empty":           {"-plan", ""},
+		"it is in the past":        {"-expires", "2020-01-01"},
+		"looks like a key":         {"-id", "bn_live_61d8833d_x"},
 	} {
-		if r := s.command(append([]string{"keys", "new"}, args...)...); r.code == 0 || r.stdout != "" || !contains(r.stderr, want) {
+		if r := s.command(append([]string{"keys", "new"}, args...)...); r.code == 0 || r.stdout != "" || !contains(r.stderr, want) || strings.Contains(r.stderr, "61d8833d") {
 			t.Errorf("%v: exit %d, %q, %q", args, r.code, r.stdout, r.stderr)
 		}
 	}

@@ -70,6 +70,14 @@ func TestAPortalKeepsKeysInRedis(t *testing.T) {
 		}
 	}
 
+	// Whoever explains asks nobody for the key, and does not call it wrong.
+	if r := s.command("explain", "/weather", "-key", "first"); r.code != 1 || !contains(r.stdout, "keys_unavailable", portalKeys+" in Redis are not looked at here") {
+		t.Errorf("explain: exit %d\n%s%s", r.code, r.stdout, r.stderr)
+	}
+	if r := s.command("explain", "/weather", "-key", filed); r.code != 0 {
+		t.Errorf("explain a key of the file: exit %d\n%s%s", r.code, r.stdout, r.stderr)
+	}
+
 	if err := portal.HDel(t.Context(), portalKeys, fmt.Sprintf("%x", sha256.Sum256([]byte("first")))).Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -112,5 +120,45 @@ func TestKeysInRedisWhileItIsAway(t *testing.T) {
 	}
 	if a := g.get("/usage", "X-API-Key", filed[:len(filed)-1]+"~"); a.status != 401 {
 		t.Errorf("a mistyped key: %d", a.status)
+	}
+}
+
+// Keys in Redis that cannot be looked up are not left to customers to find: the log says
+// why and what to do, readiness names it, and both say when it is over.
+func TestKeysInRedisThatCannotBeLookedUpAreTold(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	s := keysSite(t, newUpstream(t, nil), redisStore(srv.URL()), ", redis: {hash: portal}", "off")
+	g := s.start()
+	portal := srv.Client(t)
+	do := func(args ...any) {
+		t.Helper()
+		if err := portal.Do(t.Context(), args...).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	digest := fmt.Sprintf("%x", sha256.Sum256([]byte("first")))
+	tried := 0
+	try := func(key string) int {
+		tried++
+		return g.get("/weather", "X-API-Key", key).status
+	}
+	const away, back = "API keys in Redis cannot be looked up; those that were used before hold for 10 minutes, all others of them are refused", "API keys in Redis can be looked up again"
+	do("SET", portalKeys, "another kind of value")
+	eventually(t, "it is told", func() bool { return try(fmt.Sprint("new ", tried)) == 401 && len(g.all(away)) > 0 })
+	if told := g.all(away); len(told) != 1 || !contains(fmt.Sprint(told), "WRONGTYPE", portalKeys, "name another hash") {
+		t.Errorf("told: %v", told)
+	}
+	if ready := send(t, "GET", g.admin+"/readyz", nil); !contains(ready.body, "api keys in redis") {
+		t.Errorf("readiness: %s", ready.body)
+	}
+	do("DEL", portalKeys)
+	do("HSET", portalKeys, digest, `{"id": "k-first"}`)
+	eventually(t, "the key works", func() bool { return try("first") == 200 })
+	if told := g.all(back); len(told) != 1 || len(g.all(away)) != 1 {
+		t.Errorf("told: %v", told)
+	}
+	if ready := send(t, "GET", g.admin+"/readyz", nil); contains(ready.body, "api keys in redis") {
+		t.Errorf("readiness: %s", ready.body)
 	}
 }

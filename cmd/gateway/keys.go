@@ -99,14 +99,19 @@ func (c *command) keys(args []string) int {
 	}
 }
 
-// flagsFit refuses flags that the verb would not look at: whoever gives one
-// expects something to come of it.
+// flagsFit refuses flags that the verb would not look at, and flags without a value:
+// whoever gives one expects something to come of it.
 func (c *command) flagsFit(set *flag.FlagSet, verb string) bool {
 	of := map[string]string{"user": "new", "tenant": "new", "plan": "new", "id": "new", "expires": "new", "route": "new", "allow-ip": "new", "scope": "new", "json": "list"}
 	fit := true
 	set.Visit(func(f *flag.Flag) {
 		if want, ok := of[f.Name]; ok && want != verb {
 			fmt.Fprintf(c.stderr, "gateway keys %s: -%s belongs to gateway keys %s\n", verb, f.Name, want)
+			fit = false
+		} else if ok && f.Value.String() == "" && f.Name != "route" && f.Name != "allow-ip" && f.Name != "scope" { // lists look for themselves
+			// A variable of a script that holds nothing: a key that never ends, or is
+			// nobody's, is not what was meant.
+			fmt.Fprintf(c.stderr, "gateway keys %s: -%s is empty; give a value, or leave the flag out\n", verb, f.Name)
 			fit = false
 		}
 	})
@@ -117,10 +122,10 @@ func (c *command) keysNew(set *flag.FlagSet, path string, k config.Key, expires 
 	if expires != "" {
 		at, err := config.ParseExpiry(expires)
 		if err == nil && !at.After(time.Now()) {
-			err = errors.New("it is in the past")
+			err = errors.New("it is in the past; want a day or a time to come")
 		}
 		if err != nil {
-			fmt.Fprintf(c.stderr, "gateway keys new: -expires %s: %v; wanted a day such as 2027-06-30, or an RFC 3339 time\n", expires, err)
+			fmt.Fprintf(c.stderr, "gateway keys new: -expires %s: %v\n", expires, err)
 			return exitUsage
 		}
 		k.Expires = at

@@ -97,9 +97,13 @@ func readKey(o *object) (k keyDecl, idAt, digestAt value) {
 	if v, ok := o.need("id", "a name for the key, such as k-7f3a"); ok {
 		idAt = v
 		if s, ok := v.word("a name for the key, such as k-7f3a"); ok {
-			if isKeyID(s) {
+			switch {
+			case strings.HasPrefix(s, keyPrefix):
+				// Not repeated: it stands in logs and in what upstreams get.
+				v.errorf("looks like a key, which is a secret, and an id is not; want a name such as k-7f3a")
+			case isKeyID(s):
 				k.ID = s
-			} else {
+			default:
 				v.errorf("bad id %s; want letters, digits and . : _ -, at most %d", quote(s), maxName)
 			}
 		}
@@ -150,6 +154,9 @@ func readKey(o *object) (k keyDecl, idAt, digestAt value) {
 // keyUserPrefix begins what a caller is called whose key has no user. Tokens and
 // certificates may not name such a user either.
 const keyUserPrefix = "key:"
+
+// keyPrefix begins the keys that gateway keys makes.
+const keyPrefix = "bn_live_"
 
 // isKeyID reports whether s may name a key: it stands in headers and logs.
 func isKeyID(s string) bool {

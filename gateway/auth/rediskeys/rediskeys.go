@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -33,6 +34,7 @@ const (
 	DefaultSize = 10_000
 
 	pause         = time.Second // nobody waits for Redis so long after it failed
+	stale         = time.Minute // a failure so long ago says nothing of Redis now
 	maxValue      = 16 << 10    // bytes of a value
 	maxBackground = 64          // questions in the background at the same time
 )
@@ -63,6 +65,9 @@ type Options struct {
 	Refused func(digest string, err error)
 	// Failed is told of every question that Redis did not answer.
 	Failed func(error)
+	// Away is told when questions go unanswered, the second in a row and so at least a
+	// second apart, and with nil when one is answered again. It is called one at a time.
+	Away func(error)
 }
 
 // A Table finds keys. It is safe for concurrent use, starts nothing that outlives
@@ -77,6 +82,11 @@ type Table struct {
 	slots   chan struct{}
 	away    atomic.Int64 // until when nobody waits, in nanoseconds since epoch
 	epoch   time.Time
+
+	mu     sync.Mutex // over what follows, and calls of Away
+	since  time.Time  // when the first of the questions in a row that went unanswered was asked; zero: the last one was answered
+	latest time.Time  // when the last of them was asked
+	told   bool       // Away was told of them
 }
 
 // An item is what a field of the hash was when it was last asked for.
@@ -193,6 +203,7 @@ func (t *Table) ask(ctx context.Context, digest [32]byte) error {
 		err := t.client.Process(ctx, cmd)
 		switch {
 		case errors.Is(err, redis.Nil):
+			t.answered()
 			t.known.Remove(digest)
 			t.unknown.Add(digest, asked.Add(Unknown))
 			return nil, nil //nolint:nilnil // what came of it is in the memories
@@ -201,8 +212,10 @@ func (t *Table) ask(ctx context.Context, digest [32]byte) error {
 			if t.o.Failed != nil {
 				t.o.Failed(err)
 			}
+			t.unanswered(asked, err)
 			return nil, err
 		}
+		t.answered()
 		t.keep(digest, cmd.Val(), asked)
 		return nil, nil //nolint:nilnil // as above
 	})
@@ -212,6 +225,43 @@ func (t *Table) ask(ctx context.Context, digest [32]byte) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+// unanswered notes that a question went unanswered. One alone is no news: the next is
+// asked after a pause, and may find Redis well.
+func (t *Table) unanswered(asked time.Time, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case t.since.IsZero():
+		t.since = asked
+	case !t.told && asked.Sub(t.since) >= pause:
+		t.told = true
+		if t.o.Away != nil {
+			t.o.Away(err)
+		}
+	}
+	t.latest = asked
+}
+
+func (t *Table) answered() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.told && t.o.Away != nil {
+		t.o.Away(nil)
+	}
+	t.since, t.told = time.Time{}, false
+}
+
+// Since returns since when keys cannot be looked up; the zero time if they can, as far as
+// is known: where nobody has shown a key for a minute, nothing is.
+func (t *Table) Since() time.Time {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.told || t.o.Now().Sub(t.latest) > stale {
+		return time.Time{}
+	}
+	return t.since
 }
 
 // keep remembers a value. One that is as before stays what it is to those who used it.

@@ -87,6 +87,7 @@ func field(n byte) string { d := digestOf(n); return hex.EncodeToString(d[:]) }
 type told struct {
 	mu      sync.Mutex
 	refused []string
+	away    []string
 }
 
 func newTable(t testing.TB, f *fake, log *told, size int) *rediskeys.Table {
@@ -96,6 +97,11 @@ func newTable(t testing.TB, f *fake, log *told, size int) *rediskeys.Table {
 			log.mu.Lock()
 			defer log.mu.Unlock()
 			log.refused = append(log.refused, digest+" "+err.Error())
+		},
+		Away: func(err error) {
+			log.mu.Lock()
+			defer log.mu.Unlock()
+			log.away = append(log.away, fmt.Sprint(err))
 		},
 	})
 	if err != nil {
@@ -303,4 +309,45 @@ func TestAKnownKeyCostsNothing(t *testing.T) {
 	}); n != 0 || f.count() != 0 {
 		t.Errorf("%v allocations", n)
 	}
+}
+
+// Keys that cannot be looked up are told of once, and once that they can be again; a
+// single question that went unanswered is not.
+func TestThatKeysCannotBeLookedUpIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{fields: map[string]string{field(1): "one"}}
+		log := &told{}
+		table := newTable(t, f, log, 0)
+		ask := func(what string, err error, n byte, want ...string) {
+			t.Helper()
+			f.set(func() { f.err = err })
+			look(table, n, false)
+			synctest.Wait()
+			if fmt.Sprint(log.away) != fmt.Sprint(want) {
+				t.Errorf("%s: told %q, want %q", what, log.away, want)
+			}
+			if away := len(want)%2 == 1; table.Since().IsZero() == away {
+				t.Errorf("%s: away since %v", what, table.Since())
+			}
+			time.Sleep(2 * time.Second)
+		}
+		noperm := errors.New("NOPERM")
+		ask("well", nil, 1)
+		ask("one alone", noperm, 2)
+		ask("well again, and nobody knows", nil, 3)
+		began := time.Now()
+		ask("the first", noperm, 4)
+		ask("the second", noperm, 5, "NOPERM")
+		ask("the third", noperm, 1, "NOPERM")
+		if since := table.Since(); !since.Equal(began) {
+			t.Errorf("away since %s, want %s", since, began)
+		}
+		time.Sleep(time.Minute)
+		if since := table.Since(); !since.IsZero() {
+			t.Errorf("nobody has asked for a minute: away since %s", since)
+		}
+		ask("a minute later", noperm, 6, "NOPERM")
+		ask("back", nil, 7, "NOPERM", "<nil>")
+		ask("a key that is there", nil, 1, "NOPERM", "<nil>")
+	})
 }
