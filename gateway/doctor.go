@@ -117,6 +117,7 @@ func (e *examination) store(ctx context.Context, cfg *config.Config) {
 	for _, f := range facts {
 		if f.RoundTrip > 0 {
 			e.server(f, c)
+			e.keysAtRisk(f, cfg)
 		}
 	}
 	if nodes := store.Nodes(); nodes != nil && nodes.Unassigned() > 0 {
@@ -471,6 +472,21 @@ func (e *examination) keysInRedis(ctx context.Context, cfg *config.Config) {
 		return
 	}
 	e.add(LevelOK, part, "keys of the hash "+hash+" can be looked up", "")
+}
+
+// keysAtRisk says how API keys that are in Redis alone could be lost. Counts come again by
+// themselves; keys do not, and who has one is refused, and then locked out as a guesser.
+func (e *examination) keysAtRisk(f redisstore.Facts, cfg *config.Config) {
+	if cfg.Auth.APIKeys == nil || cfg.Auth.APIKeys.RedisHash == "" || !f.Told {
+		return
+	}
+	const part = "keys in redis"
+	if f.MaxMemory > 0 && strings.HasPrefix(f.Eviction, "allkeys-") {
+		e.add(LevelWarn, part, "maxmemory-policy "+f.Eviction+" may evict the hash, and with it all API keys in it", "set maxmemory-policy noeviction, or keep them in a key file")
+	}
+	if !f.AppendOnly && !f.Snapshots {
+		e.add(LevelWarn, part, "no persistence: when it restarts, all API keys in it are gone", "set appendonly yes (appendfsync everysec), or have the portal write them anew")
+	}
 }
 
 func short(d time.Duration) time.Duration {

@@ -151,6 +151,24 @@ func TestTheDoctorSaysWhatIsWrongWithRedis(t *testing.T) {
 			}
 		}
 	})
+	t.Run("keys that it may lose", func(t *testing.T) {
+		with := &config.Config{Auth: config.Auth{APIKeys: &config.APIKeys{RedisHash: "portal"}}}
+		risky := redisstore.Facts{Told: true, MaxMemory: 1 << 20, Eviction: "allkeys-lru"}
+		e := &examination{}
+		e.keysAtRisk(risky, with)
+		wantFinding(t, e.found, LevelWarn, "keys in redis", "allkeys-lru may evict the hash")
+		wantFinding(t, e.found, LevelWarn, "keys in redis", "no persistence", "are gone")
+		e = &examination{}
+		e.keysAtRisk(risky, &config.Config{})
+		e.keysAtRisk(redisstore.Facts{Told: true, MaxMemory: 1 << 20, Eviction: "volatile-lru", AppendOnly: true}, with)
+		e.keysAtRisk(redisstore.Facts{}, with)
+		if len(e.found) != 0 {
+			t.Errorf("%+v", e.found)
+		}
+		redis := redistest.Start(t, "--save", "")
+		found := examine(t, target, "store: {redis: {url: \""+redis.URL()+"\", timeout: 1s}}\nauth: {api_keys: {redis: {hash: portal}}}")
+		wantFinding(t, found, LevelWarn, "keys in redis", "no persistence", "are gone")
+	})
 	t.Run("keys that cannot be looked up", func(t *testing.T) {
 		redis := redistest.Start(t)
 		keys := func() []Finding {

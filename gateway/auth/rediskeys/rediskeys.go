@@ -144,7 +144,7 @@ func (t *Table) Lookup(ctx context.Context, digest [32]byte, onlyKnown bool) (*a
 	} else {
 		age := now.Sub(t.epoch) - time.Duration(it.confirmed.Load())
 		if age >= Again && age < Fresh {
-			t.background(digest, it)
+			t.background(digest, it) //nolint:contextcheck // nobody waits for it
 		}
 		if age < Fresh || age < Hold && t.paused(now) {
 			return it.entry, nil
@@ -194,7 +194,7 @@ func (t *Table) background(digest [32]byte, it *item) {
 // ask has Redis say what the digest is now, once for all who ask at the same time. A
 // caller that leaves takes the answer from none of the others.
 func (t *Table) ask(ctx context.Context, digest [32]byte) error {
-	done := t.flights.DoChan(string(digest[:]), func() (any, error) {
+	done := t.flights.DoChan(string(digest[:]), func() (any, error) { //nolint:contextcheck // it is asked for all who wait, and outlives the first
 		ctx, cancel := context.WithTimeout(context.Background(), t.o.Timeout)
 		defer cancel()
 		// An answer is as old as its question.
