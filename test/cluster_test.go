@@ -432,8 +432,16 @@ func TestAMasterOfTheClusterForgetsItsSlots(t *testing.T) {
 		return true
 	})
 	n.everybodyIsShared(t)
-	if lines := n.g.all(nobodys); len(lines) != 1 || lines[0]["node"] != "unassigned slots" || lines[0]["kind"] != "clusterdown" {
-		t.Errorf("lines that say that slots have no node: %v", lines)
+	// While the nodes tell each other, a map of one that has not heard yet may give the
+	// slots back to the master that lost them, for a moment. That is said, too.
+	stale := 0
+	for _, l := range n.g.all("another node has taken over from the one that was away, and is away itself; the callers are as before") {
+		if l["node"] == "unassigned slots" && l["by"] == n.spare.Addr() {
+			stale++
+		}
+	}
+	if lines := n.g.all(nobodys); len(lines) != 1+stale || lines[0]["node"] != "unassigned slots" || lines[0]["kind"] != "clusterdown" {
+		t.Errorf("lines that say that slots have no node: %v, and %d that say that a map was stale", lines, stale)
 	}
 	if lines := n.g.all("the slots of the cluster that had no node have one again; the limits of their callers are shared again"); len(lines) != 1 || lines[0]["by"] != nil && lines[0]["by"] != n.probed.Addr() {
 		t.Errorf("lines that say that they have one again: %v", lines)
