@@ -133,6 +133,8 @@ func (c *command) parse(fs *flag.FlagSet, args []string) (positional []string, c
 		fs.Usage()
 		return nil, exitOK, true
 	}
+	// A whole page of help would push what is wrong off the screen.
+	fs.Usage = func() { fmt.Fprintf(fs.Output(), "see %s -h\n", fs.Name()) }
 	for {
 		if err := fs.Parse(args); err != nil {
 			if errors.Is(err, flag.ErrHelp) {
