@@ -30,11 +30,21 @@ func (x *exchange) fromElsewhere(r *http.Request) bool {
 			as.Method = http.MethodPost
 		}
 	}
+	if len(r.Header["Sec-Fetch-Site"]) > 1 || len(r.Header["Origin"]) > 1 {
+		// No browser sends two, and two readers could disagree on which counts.
+		return !safe(as.Method)
+	}
 	if sameOrigin.Check(as) == nil {
 		return false
 	}
 	rt := x.route
 	return !(rt.credentialed && goodOrigin(r.Header["Origin"]) && rt.cors.OriginAllowed(r))
+}
+
+// safe reports whether a method changes nothing (RFC 9110 section 9.2.1; TRACE is no
+// browser's).
+func safe(method string) bool {
+	return method == http.MethodGet || method == http.MethodHead || method == http.MethodOptions
 }
 
 // cookiesBound reports whether tokens of some issuer come in a cookie that does not

@@ -66,6 +66,9 @@ func TestAPageOfAnotherSiteCannotUseTheCookie(t *testing.T) {
 		{"POST", "/plain", cookie, from("", evil), 403},
 		{"POST", "/plain", cookie, from("", "null"), 403},
 		{"POST", "/plain", cookie, from("something-new", own), 403},
+		{"POST", "/plain", cookie, append(from("same-origin", own), from("cross-site", evil)...), 403}, // said twice
+		{"POST", "/plain", cookie, append(from("same-origin", own), "Sec-Fetch-Site", "cross-site"), 403},
+		{"POST", "/plain", cookie, append(from("", own), "Origin", evil), 403},
 		{"PUT", "/plain", cookie, from("cross-site", evil), 403},
 		{"DELETE", "/plain", cookie, from("cross-site", evil), 403},
 		{"PATCH", "/plain", cookie, from("", evil), 403},

@@ -47,7 +47,7 @@ Usage:
     gateway explain [METHOD] URL [-key KEY] [-redis] [-json]   what would become of one request, and why
     gateway test   [FILE ...] [-run REGEXP] [-v] [-junit FILE] the tests beside the plans, on a clock of their own
     gateway simulate -log FILE [-against FILE] [-json]         replays access logs against plans: who would be denied
-    gateway doctor [-json]                                     asks Redis, the upstreams and the certificates how they are
+    gateway doctor [-json]                                     asks Redis, the upstreams, the issuers and the certificates
     gateway keys   new | list | revoke                         API keys: make, show, take back
     gateway schema routes | plans                              JSON Schema for editors
     gateway version

@@ -120,7 +120,13 @@ func (f *fetcher) discover(ctx context.Context) error {
 			return "", errors.New("it has no jwks_uri")
 		}
 		if err := CheckURL(doc.Set); err != nil {
-			return "", fmt.Errorf("its jwks_uri %w", err)
+			return "", fmt.Errorf("its jwks_uri cannot be used: %w", err)
+		}
+		if !isHTTP(f.issuer) && isHTTP(doc.Set) {
+			// OpenID Connect Discovery 1.0 section 3 wants https. That http to this machine
+			// is good is the operator's to say, not the provider's: it would choose what
+			// is asked here, and whoever listens here could sign for it.
+			return "", errors.New("its jwks_uri cannot be used: it is http, and the issuer is https")
 		}
 		return doc.Set, nil
 	}()
@@ -177,6 +183,8 @@ func (f *fetcher) get(ctx context.Context, from, accept, etag string) (document,
 	defer resp.Body.Close() //nolint:errcheck // it was read, or is given up
 	switch s := resp.StatusCode; {
 	case s == http.StatusOK, s == http.StatusNotModified && etag != "":
+	case s == http.StatusNotModified:
+		return document{}, errors.New("it is answered with status 304 (not modified), though no version of it was named; see what caches stand in front of the provider")
 	case s >= 300 && s < 400:
 		return document{}, fmt.Errorf("it is answered with a redirect (%d), which is not followed; name the URL where it is", s)
 	default:

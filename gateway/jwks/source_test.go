@@ -396,7 +396,9 @@ func TestDiscovery(t *testing.T) {
 		"without its slash":   {document(strings.TrimSuffix(issuer, "/"), keysURL), "want exactly"},
 		"without a set":       {document(issuer, ""), "no jwks_uri"},
 		"a set over http":     {document(issuer, "http://login.example.com/keys"), "http"},
-		"a set that is local": {document(issuer, "file:///etc/passwd"), "not https"},
+		"a set that is local": {document(issuer, "file:///etc/passwd"), "its jwks_uri cannot be used: it is not https"},
+		"a set on our own":    {document(issuer, "http://127.0.0.1:8500/keys"), "its jwks_uri cannot be used: it is http, and the issuer is https"},
+		"the same, shouted":   {document(issuer, "HTTP://localhost/keys"), "its jwks_uri cannot be used: it is http, and the issuer is https"},
 		"HTML":                {"<html>", "HTML"},
 		"types mixed up":      {`{"issuer":7,"jwks_uri":[]}`, "not JSON of the form"},
 	} {
@@ -432,6 +434,17 @@ func TestDiscovery(t *testing.T) {
 			})
 		})
 	}
+}
+
+// An answer that says that nothing changed, to a question that named no version, is no
+// redirect, and the log does not send anybody to look for one.
+func TestWhatIsSaidOfA304(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t, &provider{answer: reply(304, "")}, jwks.Options{})
+		if err := s.State().Err; err == nil || strings.Contains(err.Error(), "redirect") || !strings.Contains(err.Error(), "304") {
+			t.Errorf("got %v", err)
+		}
+	})
 }
 
 func TestAProviderThatMovesItsKeys(t *testing.T) {

@@ -27,6 +27,12 @@ func CheckURL(s string) error {
 	return nil
 }
 
+// isHTTP reports whether a URL that CheckURL lets pass is not https.
+func isHTTP(s string) bool {
+	u, err := url.Parse(s) // which lowers the scheme
+	return err == nil && u.Scheme == "http"
+}
+
 func isLoopback(host string) bool {
 	ip, err := netip.ParseAddr(host)
 	return err == nil && ip.IsLoopback() || strings.EqualFold(host, "localhost")
