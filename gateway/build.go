@@ -296,10 +296,11 @@ func (ps *plans) build(cfg *config.Config) error {
 const realm = "gateway"
 
 // keySources are where keys come from that are no part of a configuration: those of
-// issuers, and API keys.
+// issuers, and API keys; and who is told which of these are used.
 type keySources struct {
 	providers map[string]*provider
 	keys      auth.KeyTable // nil: none
+	uses      *auth.UseLog  // told which API keys are used; nil: nobody is
 }
 
 // makeAuth returns nil when nothing is configured; config refuses routes that
@@ -327,7 +328,7 @@ func makeAuth(cfg *config.Config, sources keySources, previous *auth.Authenticat
 		}
 	}
 	if c := cfg.Auth.APIKeys; c != nil {
-		o.APIKeys, o.KeyHeader, o.KeyQuery, o.KeyTable = true, c.Header, c.Query, sources.keys
+		o.APIKeys, o.KeyHeader, o.KeyQuery, o.KeyTable, o.UseLog = true, c.Header, c.Query, sources.keys, sources.uses
 		for _, k := range c.Keys {
 			o.Keys = append(o.Keys, authKey(k))
 		}

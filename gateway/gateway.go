@@ -101,6 +101,10 @@ type Gateway struct {
 	unsaid       rate.Sometimes // and about one that does not say who its client is
 	boardWarning rate.Sometimes // and that about a board nobody can write to
 
+	keyUse        *auth.UseLog
+	keyUseOwed    map[string]time.Time // what Redis was not told yet; see writeKeyUse
+	keyUseWarning rate.Sometimes
+
 	showing sync.Mutex // held while the metric and the log are told of the store's state
 
 	mu        sync.Mutex // protects the following fields: one reload at a time
@@ -132,6 +136,8 @@ func New(o Options) (*Gateway, error) {
 	g.leaving, g.leave = context.WithCancel(context.Background())
 	g.instance = crand.Text()
 	g.boardWarning = rate.Sometimes{First: 1, Interval: time.Hour}
+	g.keyUse, g.keyUseOwed = auth.NewUseLog(), map[string]time.Time{}
+	g.keyUseWarning = rate.Sometimes{First: 1, Interval: time.Hour}
 	g.untrusted = rate.Sometimes{First: 1, Interval: time.Hour}
 	g.crowded = rate.Sometimes{First: 1, Interval: time.Minute}
 	g.unsaid = rate.Sometimes{First: 1, Interval: time.Hour}

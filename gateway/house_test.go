@@ -23,6 +23,7 @@ var mayImport = map[string][]string{
 	"gateway/acme":                 {},
 	"gateway/admin":                {"gateway/httperr", "gateway/scope", "gateway/topk"},
 	"gateway/auth":                 {"gateway/jwks"},
+	"gateway/auth/keyuse":          {},
 	"gateway/auth/rediskeys":       {"gateway/auth"},
 	"gateway/auth/tokentest":       {"gateway/auth"},
 	"gateway/clientip":             {"gateway/scope"},

@@ -244,13 +244,9 @@ func OpenStore(cfg *config.Config) (*redisstore.Store, error) {
 	if c == nil {
 		return nil, errors.New("the configuration has no store.redis: limits are counted in the memory of each instance")
 	}
-	tlsConfig, err := clientTLS(c.TLS)
+	client, err := openRedis(c)
 	if err != nil {
-		return nil, fmt.Errorf("store.redis.tls: %w", err)
-	}
-	client, err := redisClient(c, tlsConfig)
-	if err != nil {
-		return nil, fmt.Errorf("store.redis: %w", err)
+		return nil, err
 	}
 	store, err := redisstore.New(client, redisstore.Options{KeyPrefix: c.KeyPrefix, Timeout: c.Timeout})
 	if err != nil {

@@ -102,7 +102,7 @@ func (g *Gateway) applyLocked(cfg *config.Config) error {
 	keys, err := g.makeKeyTable(sh, cfg)
 	var s *snapshot
 	if err == nil {
-		s, err = build(cfg, g, up, keySources{providers, keys.orNone()}, sh.storeFor, previous)
+		s, err = build(cfg, g, up, keySources{providers, keys.orNone(), g.usesFor(cfg)}, sh.storeFor, previous)
 	}
 	if err != nil {
 		if sh != g.shared {

@@ -71,6 +71,7 @@ func (g *Gateway) Run(ctx context.Context, hup <-chan os.Signal) error {
 	watchers.Go(func() { g.watch(watching) })
 	defer boundMemory(g.log, memlimit.FromCgroup)()
 	watchers.Go(func() { tuneGC(watching) })
+	watchers.Go(func() { g.writeKeyUses(watching) })
 	watchers.Go(func() {
 		for {
 			select {
@@ -109,6 +110,7 @@ func (g *Gateway) Run(ctx context.Context, hup <-chan os.Signal) error {
 	}
 	settling, cancel := context.WithDeadline(context.WithoutCancel(ctx), by)
 	defer cancel()
+	g.writeKeyUse(settling)
 	if cerr := g.shared.close(settling); cerr != nil {
 		g.log.Warn("close the connections to the limit store", "error", cerr)
 	}

@@ -63,13 +63,9 @@ func (g *Gateway) makeShared(cfg *config.Config) (*shared, error) {
 		return sh, nil
 	}
 	sh.tlsFiles = digest(sh.cfg.TLS)
-	tlsConfig, err := clientTLS(sh.cfg.TLS)
+	client, err := openRedis(sh.cfg)
 	if err != nil {
-		return nil, fmt.Errorf("store.redis.tls: %w", err)
-	}
-	client, err := redisClient(sh.cfg, tlsConfig)
-	if err != nil {
-		return nil, fmt.Errorf("store.redis: %w", err)
+		return nil, err
 	}
 	sh.client = client
 	sh.redis, err = redisstore.New(client, redisstore.Options{
@@ -122,6 +118,19 @@ func (g *Gateway) makeShared(cfg *config.Config) (*shared, error) {
 		return nil, errors.Join(fmt.Errorf("store.redis: %w", err), sh.redis.Close())
 	}
 	return sh, nil
+}
+
+// openRedis is the client of store.redis. It connects to nothing.
+func openRedis(c *config.Redis) (redisstore.Client, error) {
+	tlsConfig, err := clientTLS(c.TLS)
+	if err != nil {
+		return nil, fmt.Errorf("store.redis.tls: %w", err)
+	}
+	client, err := redisClient(c, tlsConfig)
+	if err != nil {
+		return nil, fmt.Errorf("store.redis: %w", err)
+	}
+	return client, nil
 }
 
 // redisClient is for one server, for the cluster it is entered through, or for

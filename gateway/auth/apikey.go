@@ -39,6 +39,7 @@ type keys struct {
 	entries map[[32]byte]*Entry
 	ids     map[string]bool
 	table   KeyTable // asked for what is not in entries; nil: nobody is
+	uses    *UseLog  // told of keys that are used with success; nil: nobody is
 }
 
 func newKeys(o Options) (*keys, error) {
@@ -47,7 +48,7 @@ func newKeys(o Options) (*keys, error) {
 	if header == "" {
 		header = DefaultKeyHeader
 	}
-	k := &keys{query: o.KeyQuery, header: http.CanonicalHeaderKey(header), entries: make(map[[32]byte]*Entry, len(list)), table: o.KeyTable}
+	k := &keys{query: o.KeyQuery, header: http.CanonicalHeaderKey(header), entries: make(map[[32]byte]*Entry, len(list)), table: o.KeyTable, uses: o.UseLog}
 	switch {
 	case !isToken(header):
 		errs = append(errs, fmt.Errorf("api keys: %q is not a field name", header))
@@ -109,7 +110,7 @@ func (k *keys) authenticate(ctx context.Context, key string, now time.Time, c Ch
 		}
 	}
 	switch {
-	case c.OnlyKnown && (e == nil || !e.seen.Load()):
+	case c.OnlyKnown && (e == nil || !e.used.seen()):
 		return Principal{}, notKnown
 	case mistyped:
 		return Principal{}, k.guessed(key, refuse(ReasonChecksum, "the key's checksum does not fit: it was mistyped or cut"))
@@ -120,9 +121,7 @@ func (k *keys) authenticate(ctx context.Context, key string, now time.Time, c Ch
 	case !Within(e.key.AllowIPs, c.ClientIP):
 		return Principal{}, refuse(ReasonWrongAddress, "key %s is not for this address", e.key.ID)
 	}
-	if !e.seen.Load() { // a store by every request would move the line between cores
-		e.seen.Store(true)
-	}
+	e.used.note(now, k.uses)
 	return e.principal, nil
 }
 

@@ -82,6 +82,8 @@ type Options struct {
 	// KeyTable is asked for keys that are not in Keys; nil: nobody is. APIKeys must be
 	// set.
 	KeyTable KeyTable
+	// UseLog notes which keys are used with success; nil: nobody does.
+	UseLog *UseLog
 	// KeyHeader is the field API keys come in; default X-API-Key.
 	KeyHeader string
 	// KeyQuery is the parameter of the query that API keys may come in too; empty:

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync/atomic"
 )
 
 // A KeyTable finds API keys that are kept elsewhere than in Options.Keys. It is asked
@@ -23,14 +22,12 @@ type KeyTable interface {
 // is not the caller's doing.
 var ErrKeysUnavailable = errors.New("keys cannot be looked up now")
 
-// An Entry is a [Key] made ready for use. It is never changed, but for knowing whether
-// the key was used with success.
+// An Entry is a [Key] made ready for use. It is never changed, but for knowing when
+// the key was last used with success.
 type Entry struct {
 	key       Key
 	principal Principal
-	// seen says that the key was presented while it was valid. It is shared
-	// with the same key's entry in the configurations before and after.
-	seen *atomic.Bool
+	used      *use
 }
 
 // NewEntry checks k and makes it ready. previous is what it replaces, or nil: a key of
@@ -57,7 +54,7 @@ func NewEntry(k Key, previous *Entry) (*Entry, error) {
 		return nil, errors.Join(errs...)
 	}
 	k.AllowIPs, k.Routes, k.Scopes = slices.Clone(k.AllowIPs), slices.Clone(k.Routes), slices.Clone(k.Scopes)
-	e := &Entry{key: k, seen: new(atomic.Bool), principal: Principal{
+	e := &Entry{key: k, used: &use{id: k.ID}, principal: Principal{
 		Method: MethodAPIKey, User: k.User, Tenant: k.Tenant, Plan: k.Plan, KeyID: k.ID, Expires: k.Expires,
 		Scopes: k.Scopes, Routes: k.Routes,
 	}}
@@ -65,7 +62,7 @@ func NewEntry(k Key, previous *Entry) (*Entry, error) {
 		e.principal.User = keyUserPrefix + k.ID
 	}
 	if previous != nil && previous.key.SHA256 == k.SHA256 && previous.key.ID == k.ID {
-		e.seen = previous.seen
+		e.used = previous.used
 	}
 	return e, nil
 }
