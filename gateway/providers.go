@@ -177,11 +177,11 @@ func (g *Gateway) providerHooks(is *config.Issuer, known *jwks.Set) jwks.Hooks {
 		Away: func(err error) {
 			if trusted {
 				log.Error("the keys of an issuer cannot be fetched; the ones that are known hold until they are as old as max_stale allows",
-					"error", err, "keys", countOf(known), "max_stale", is.Provider.MaxStale.String(), "do", "see that the provider answers; gateway doctor asks it")
+					"error", err, "keys", countOf(known), "max_stale", is.Provider.MaxStale.String(), "do", "see that the provider answers, and with what it should; gateway doctor asks it")
 				return
 			}
 			log.Error("the keys of an issuer cannot be fetched, and none are known: its tokens are refused until they can be",
-				"error", err, "do", "see that the provider answers; gateway doctor asks it")
+				"error", err, "do", "see that the provider answers, and with what it should; gateway doctor asks it")
 		},
 		Back: func(away time.Duration) {
 			log.Warn("the keys of an issuer can be fetched again", "was_away", away.Round(time.Millisecond).String())

@@ -234,7 +234,9 @@ func freshness(h http.Header) time.Duration {
 			case "no-cache", "no-store":
 				return 0
 			case "max-age":
-				if d, ok := seconds(strings.Trim(value, `"`)); ok {
+				// Of several the shortest: what contradicts itself is better asked again
+				// (section 4.2.1).
+				if d, ok := seconds(strings.Trim(value, `"`)); ok && (fresh < 0 || d < fresh) {
 					fresh = d
 				}
 			}

@@ -321,6 +321,7 @@ func TestTheProviderSaysHowLongItsAnswerIsGood(t *testing.T) {
 		"five minutes":     {[]string{"Cache-Control: public, max-age=300"}, 5 * time.Minute},
 		"quoted":           {[]string{`Cache-Control: Max-Age="300"`}, 5 * time.Minute},
 		"five, two old":    {[]string{"Cache-Control: max-age=300", "Age: 120"}, 3 * time.Minute},
+		"two of them":      {[]string{"Cache-Control: max-age=300, max-age=500", "Cache-Control: max-age=540"}, 5 * time.Minute},
 		"longer than ours": {[]string{"Cache-Control: max-age=86400"}, 10 * time.Minute},
 		"beyond numbers":   {[]string{"Cache-Control: max-age=99999999999999999999"}, 10 * time.Minute},
 		"a second":         {[]string{"Cache-Control: max-age=1"}, time.Minute},
