@@ -242,6 +242,32 @@ func TestAProviderThatIsAwayAtTheStartComesLater(t *testing.T) {
 	}
 }
 
+// A provider signs with a new key, and cannot be asked for it just then: its callers
+// are refused, but nobody is locked out for it, and they pass once it answers.
+func TestE02ANewKeyThatCannotBeFetchedYetLocksNobodyOut(t *testing.T) {
+	t.Parallel()
+	old, fresh := newSigner("old"), newSigner("new")
+	p := newIdentityProvider(t, old)
+	g := providerSite(t, "5/minute", p.byURL("")).start()
+	g.accepted("the old key", p.token(old, "priya"))
+	p.publish(old, fresh)
+	p.goAway(true)
+	good := p.token(fresh, "priya")
+	for range 12 { // more than failure_limit
+		if a := g.get("/", good...); a.status != 401 {
+			t.Fatalf("a key that cannot be fetched: %d, want 401", a.status)
+		}
+	}
+	if line := g.requestLine(g.get("/", good...).field("X-Request-Id")); line["auth_error"] != "keys_unavailable" {
+		t.Errorf("the access log says %v", line["auth_error"])
+	}
+	if a := g.get("/", p.token(old, "noa")...); a.status != 200 {
+		t.Errorf("the old key, from the same address: %d", a.status)
+	}
+	p.goAway(false)
+	g.accepted("the new key, once it could be fetched", good)
+}
+
 // A provider that goes away leaves its keys in force, over reloads too, until they
 // are max_stale old; then no token is trusted, also none that was accepted before.
 func TestKeysHoldWhileTheProviderIsAwayUntilMaxStale(t *testing.T) {

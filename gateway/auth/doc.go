@@ -44,8 +44,8 @@
 // a key or a part of one. Refusals are never remembered, so what becomes valid
 // later (nbf) works then. A key that a new configuration no longer has is gone
 // at once, and so are the tokens of a key that its issuer's set no longer has.
-// While an issuer's keys are not known, its tokens are refused for that reason
-// alone ([ReasonKeysUnavailable]), which is no fault of the caller.
+// While an issuer's keys are not known, or a key that a token names is not and its
+// provider cannot be asked for it, tokens are refused for that reason alone ([ReasonKeysUnavailable]), which is no fault of the caller.
 //
 // Identities become header fields of the upstream request, so a value with
 // control characters, invalid UTF-8, space around it, or more than 256 bytes

@@ -40,8 +40,9 @@ const (
 	// ReasonUnknownKeyID is a token whose kid is none of its issuer's keys.
 	ReasonUnknownKeyID Reason = "unknown_key_id"
 	// ReasonKeysUnavailable is the only one that is not the caller's doing: the
-	// issuer's keys were never fetched, or are too old to be trusted, so that
-	// nothing of the token was verified; or a KeyTable could not look an API key up. It is no attempt at guessing.
+	// issuer's keys were never fetched, are too old to be trusted, or may be others
+	// by now and could not be asked for, so that nothing of the token was verified; or
+	// a KeyTable could not look an API key up. It is no attempt at guessing.
 	ReasonKeysUnavailable Reason = "keys_unavailable"
 )
 

@@ -20,8 +20,10 @@ type KeySource interface {
 	Keys() *jwks.Set
 	// Missing is the set in force after the source has had the chance to learn of
 	// a key that was not in it. Whoever sends tokens decides how often it is
-	// called: it must bound by itself what that costs, and how long it takes.
-	Missing(ctx context.Context) *jwks.Set
+	// called: it must bound by itself what that costs, and how long it takes. heard is
+	// false if the source could not learn in time whether there are other keys now,
+	// so that nobody knows whether the token is bad.
+	Missing(ctx context.Context) (s *jwks.Set, heard bool)
 	// Doubt says that a key of the set did not verify a token that names it: the
 	// issuer may have put another in its place. It must not block, and bounds by
 	// itself what comes of it.
@@ -38,7 +40,7 @@ type fixedKeys struct{ set *jwks.Set }
 func (f fixedKeys) Keys() *jwks.Set { return f.set }
 
 // Missing implements KeySource.
-func (f fixedKeys) Missing(context.Context) *jwks.Set { return f.set }
+func (f fixedKeys) Missing(context.Context) (*jwks.Set, bool) { return f.set, true }
 
 // Doubt implements KeySource.
 func (f fixedKeys) Doubt() {}
@@ -84,8 +86,9 @@ func (i *issuer) choose(ctx context.Context, tok *jwt.Token, kid string) (proof,
 	alg := tok.Method.Alg()
 	set := i.source.Keys()
 	found, others := candidates(set, kid, alg)
+	heard := true
 	if len(found) == 0 && !others {
-		set = i.source.Missing(ctx)
+		set, heard = i.source.Missing(ctx)
 		found, others = candidates(set, kid, alg)
 	}
 	switch {
@@ -95,6 +98,8 @@ func (i *issuer) choose(ctx context.Context, tok *jwt.Token, kid string) (proof,
 	case others:
 		i.source.Doubt()
 		return proof{}, refuse(ReasonBadAlgorithm, "the key of issuer %s that the token names (kid) is for another algorithm", i.name)
+	case !heard:
+		return proof{}, refuse(ReasonKeysUnavailable, "the key set of issuer %s that is known has no key for the token, and the provider has not said yet whether there is a newer one", i.name)
 	case kid == "":
 		return proof{}, refuse(ReasonUnknownKeyID, "the token names no key (kid), and the key set of issuer %s has none for its algorithm", i.name)
 	default:

@@ -54,18 +54,19 @@ func keySet(keys ...map[string]string) *jwks.Set {
 type provider struct {
 	keys            atomic.Pointer[jwks.Set]
 	next            *jwks.Set // what Missing finds; nil: nothing new
+	deaf            bool      // the provider does not answer
 	missing, doubts int
 }
 
 func (p *provider) Keys() *jwks.Set { return p.keys.Load() }
 func (p *provider) Doubt()          { p.doubts++ }
-func (p *provider) Missing(context.Context) *jwks.Set {
+func (p *provider) Missing(context.Context) (*jwks.Set, bool) {
 	p.missing++
 	if p.next != nil {
 		p.keys.Store(p.next)
 		p.next = nil
 	}
-	return p.Keys()
+	return p.Keys(), !p.deaf
 }
 
 func provides(keys ...map[string]string) *provider {
@@ -274,6 +275,29 @@ func TestNoKeysYetIsItsOwnReason(t *testing.T) {
 	p.next = keySet(jwk("1", "", rsaKey().Public()))
 	if got := reason(t, a, good); got != "user priya123" {
 		t.Errorf("once they are there: %s", got)
+	}
+}
+
+// A key that is not in the set may be one that the provider has published since, as
+// long as it cannot be asked.
+func TestAnUnknownKeyIsNoGuessWhileTheProviderIsNotHeard(t *testing.T) {
+	t.Parallel()
+	p := provides(jwk("1", "", rsaKey().Public()))
+	p.deaf = true
+	a := newAuth(t, auth.Options{Issuers: []auth.Issuer{p.issuer("RS256", "ES256")}})
+	for name, c := range map[string]struct{ token, want string }{
+		"known":       {sign("RS256", rsaKey(), kid("1"), claims()), "user priya123"},
+		"forged":      {sign("RS256", rsaOther(), kid("1"), claims()), "bad_signature"},
+		"new kid":     {sign("RS256", rsaOther(), kid("2"), claims()), "keys_unavailable"},
+		"without kid": {sign("ES256", p256, nil, claims()), "keys_unavailable"},
+	} {
+		if got := reason(t, a, bearer(c.token)); got != c.want {
+			t.Errorf("%s: %s, want %s", name, got, c.want)
+		}
+	}
+	p.deaf = false
+	if got := reason(t, a, bearer(sign("RS256", rsaOther(), kid("2"), claims()))); got != "unknown_key_id" {
+		t.Errorf("once it is heard: %s", got)
 	}
 }
 

@@ -35,6 +35,6 @@
 //		// nothing can be verified now
 //	}
 //	if len(set.Find(kid)) == 0 {
-//		set = s.Missing(ctx)
+//		set, heard = s.Missing(ctx) // not heard: nobody knows yet whether there is such a key
 //	}
 package jwks

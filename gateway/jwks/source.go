@@ -186,24 +186,24 @@ func (s *Source) Keys() *Set { return s.keys.Load() }
 // Missing is for a token whose key is not in the set: perhaps the provider has a new
 // one. It makes a fetch if none was made for this reason within CoolDown, waits for it
 // as long as it may, at most MaxWait from when it began, and returns the set then in
-// force.
-func (s *Source) Missing(ctx context.Context) *Set {
-	done, began := s.ask()
-	if done == nil {
-		return s.Keys()
+// force. heard is false if that fetch has not ended yet, or if the last one failed:
+// then the provider may have keys that nobody here knows.
+func (s *Source) Missing(ctx context.Context) (set *Set, heard bool) {
+	if done, began := s.ask(); done != nil {
+		if left := time.Until(began.Add(MaxWait)); left > 0 {
+			t := time.NewTimer(left)
+			defer t.Stop()
+			select {
+			case <-done:
+			case <-t.C:
+			case <-ctx.Done():
+			}
+		}
 	}
-	left := time.Until(began.Add(MaxWait))
-	if left <= 0 {
-		return s.Keys()
-	}
-	t := time.NewTimer(left)
-	defer t.Stop()
-	select {
-	case <-done:
-	case <-t.C:
-	case <-ctx.Done():
-	}
-	return s.Keys()
+	s.mu.Lock()
+	heard = s.current == nil && s.state.Err == nil
+	s.mu.Unlock()
+	return s.Keys(), heard // in this order: what was heard is in the set
 }
 
 // Doubt is for a signature that does not verify with the key it names: perhaps the

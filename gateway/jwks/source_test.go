@@ -113,7 +113,7 @@ func TestRandomKidsCostTheProviderNothing(t *testing.T) {
 				rotated = time.Now()
 			}
 			before := time.Now()
-			set := s.Missing(ctx)
+			set, _ := s.Missing(ctx)
 			if d := time.Since(before); d > jwks.MaxWait {
 				t.Fatalf("a token waited %v", d)
 			}
@@ -149,7 +149,7 @@ func TestAllWhoMissAKeyShareOneFetch(t *testing.T) {
 		var all sync.WaitGroup
 		for range 100 {
 			all.Go(func() {
-				if !has(s.Missing(t.Context()), "b") {
+				if set, heard := s.Missing(t.Context()); !has(set, "b") || !heard {
 					t.Error("the new key was not seen")
 				}
 			})
@@ -170,7 +170,11 @@ func TestAStalledProviderHoldsNobodyUp(t *testing.T) {
 		p.serve(stall)
 		for n, want := range []time.Duration{100 * time.Millisecond, 0, 0} { // who comes later waits for the rest
 			before := time.Now()
-			if got := s.Missing(t.Context()); !has(got, "a") {
+			got, heard := s.Missing(t.Context())
+			if heard {
+				t.Errorf("call %d: heard of a provider that has not answered", n)
+			}
+			if !has(got, "a") {
 				t.Error("the known key is gone")
 			}
 			if d := time.Since(before); d != want {
@@ -192,6 +196,41 @@ func TestAStalledProviderHoldsNobodyUp(t *testing.T) {
 		if !has(s.Keys(), "a") {
 			t.Error("the known key is gone")
 		}
+	})
+}
+
+// Whether a key is unknown can only be said once the provider was heard: while it is
+// slow or away, a good token of a new key looks like any other.
+func TestAKeyIsUnknownOnlyOnceTheProviderWasHeard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &provider{answer: reply(200, set(keyA))}
+		s := start(t, p, jwks.Options{})
+		want := func(when, kid string, want bool) {
+			t.Helper()
+			got, heard := s.Missing(t.Context())
+			if heard != want || has(got, kid) != want {
+				t.Errorf("%s: heard %t, key %s is there: %t; want both %t", when, heard, kid, has(got, kid), want)
+			}
+		}
+		want("the provider answers", "a", true)
+		time.Sleep(jwks.CoolDown)
+		p.serve(func(r *http.Request) (*http.Response, error) {
+			time.Sleep(300 * time.Millisecond)
+			return reply(200, set(keyA, keyB))(r)
+		})
+		want("it takes its time", "b", false)
+		want("it still does", "b", false)
+		time.Sleep(jwks.CoolDown / 2)
+		want("its answer is there", "b", true)
+		time.Sleep(jwks.CoolDown)
+		p.serve(reply(500, "later"))
+		if _, heard := s.Missing(t.Context()); heard {
+			t.Error("heard of a provider that answers with 500")
+		}
+		p.serve(reply(200, set(keyA)))
+		time.Sleep(2 * time.Second) // it is asked again after a failure
+		synctest.Wait()
+		want("it answers again", "a", true)
 	})
 }
 
@@ -491,7 +530,7 @@ func TestClose(t *testing.T) {
 		}
 		time.Sleep(time.Hour)
 		n := p.fetches()
-		if set := s.Missing(t.Context()); !has(set, "a") || p.fetches() != n {
+		if set, _ := s.Missing(t.Context()); !has(set, "a") || p.fetches() != n {
 			t.Error("after Close the keys stay, and nobody is asked")
 		}
 	})
@@ -506,7 +545,7 @@ func TestNeverStarted(t *testing.T) {
 		}
 		s.Doubt()
 		synctest.Wait()
-		if s.Keys() != nil || s.Missing(t.Context()) != nil || p.fetches() != 0 {
+		if set, _ := s.Missing(t.Context()); s.Keys() != nil || set != nil || p.fetches() != 0 {
 			t.Error("somebody was asked before Start")
 		}
 		s.Close()
