@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"crypto/rand"
 	"errors"
 	"flag"
@@ -11,6 +12,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"bouncer/gateway"
 	"bouncer/gateway/auth"
 	"bouncer/gateway/config"
 )
@@ -18,7 +20,8 @@ import (
 const aboutKeys = `
 gateway keys makes, lists and revokes API keys. The file holds SHA-256 digests,
 never keys: a key is printed once, when it is made, and cannot be read back. A
-running gateway follows the file within a second.
+running gateway follows the file within a second. With store.redis in routes.yaml,
+list shows when each key was last used with success.
 
     gateway keys new    -user U [-tenant T] [-plan P] [-expires 2027-06-30] [-id ID]
                         [-route NAME]... [-allow-ip 10.0.0.0/8]... [-scope WORD]...
@@ -193,17 +196,19 @@ func (c *command) keysList(path string, asJSON bool) int {
 		return exitFindings
 	}
 	type row struct {
-		ID      string `json:"id"`
-		User    string `json:"user"`
-		Tenant  string `json:"tenant,omitempty"`
-		Plan    string `json:"plan,omitempty"`
-		Expires string `json:"expires,omitempty"`
-		Expired bool   `json:"expired"`
+		ID       string `json:"id"`
+		User     string `json:"user"`
+		Tenant   string `json:"tenant,omitempty"`
+		Plan     string `json:"plan,omitempty"`
+		Expires  string `json:"expires,omitempty"`
+		Expired  bool   `json:"expired"`
+		LastUsed string `json:"last_used,omitempty"`
 
 		Routes   []string `json:"routes,omitempty"`
 		AllowIPs []string `json:"allow_ips,omitempty"`
 		Scopes   []string `json:"scopes,omitempty"`
 	}
+	uses, asked := c.lastUses(keys)
 	rows := make([]row, 0, len(keys))
 	for _, k := range keys {
 		r := row{ID: k.ID, User: k.User, Tenant: k.Tenant, Plan: k.Plan, Routes: k.Routes, Scopes: k.Scopes}
@@ -217,6 +222,9 @@ func (c *command) keysList(path string, asJSON bool) int {
 			r.Expires = k.Expires.UTC().Format(time.RFC3339)
 			r.Expired = !k.Expires.After(time.Now())
 		}
+		if at, ok := uses[k.ID]; ok {
+			r.LastUsed = at.Format(time.RFC3339)
+		}
 		rows = append(rows, r)
 	}
 	if asJSON {
@@ -227,20 +235,61 @@ func (c *command) keysList(path string, asJSON bool) int {
 		return exitOK
 	}
 	tw := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(tw, "ID\tUSER\tTENANT\tPLAN\tEXPIRES\tROUTES\tALLOW IPS\tSCOPES")
+	heading := "ID\tUSER\tTENANT\tPLAN\tEXPIRES\tROUTES\tALLOW IPS\tSCOPES"
+	if asked {
+		heading += "\tLAST USE"
+	}
+	fmt.Fprintln(tw, heading)
 	for _, r := range rows {
 		when := r.Expires
 		if r.Expired {
 			when += " (expired)"
 		}
-		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.ID, r.User, r.Tenant, r.Plan, when,
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s", r.ID, r.User, r.Tenant, r.Plan, when,
 			strings.Join(r.Routes, " "), strings.Join(r.AllowIPs, " "), strings.Join(r.Scopes, " "))
+		if asked {
+			fmt.Fprint(tw, "\t"+lastUse(uses, r.ID))
+		}
+		fmt.Fprintln(tw)
 	}
 	if err := tw.Flush(); err != nil {
 		fmt.Fprintln(c.stderr, "gateway keys list: write the list:", err)
 		return exitFindings
 	}
 	return exitOK
+}
+
+// lastUses says when keys were last used. asked is whether there is a Redis to know;
+// uses is nil if that does not say.
+func (c *command) lastUses(keys []config.Key) (uses map[string]time.Time, asked bool) {
+	redis, err := config.RedisOf(c.routes)
+	if err == nil && redis == nil {
+		return nil, false
+	}
+	if err == nil {
+		ids := make([]string, len(keys))
+		for i, k := range keys {
+			ids[i] = k.ID
+		}
+		uses, err = gateway.LastUses(context.Background(), redis, ids)
+	}
+	if err != nil {
+		fmt.Fprintln(c.stderr, "gateway keys list: when keys were last used is not known:", err)
+		return nil, true
+	}
+	return uses, true
+}
+
+// lastUse is for people.
+func lastUse(uses map[string]time.Time, id string) string {
+	at, ok := uses[id]
+	switch {
+	case uses == nil:
+		return "-"
+	case !ok:
+		return "never"
+	}
+	return at.Format("2006-01-02 15:04 UTC")
 }
 
 func (c *command) keysRevoke(path, id string) int {

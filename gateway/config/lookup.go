@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 )
 
@@ -23,6 +24,25 @@ func KeysFile(path string) (string, error) {
 		return "", errors.New(path + " names no auth.api_keys.file")
 	}
 	return f.auth.APIKeys.File, nil
+}
+
+// RedisOf returns store.redis of the routes file at path; nil if it has none, or if
+// there is no such file. It looks for nothing else, but an error says all that is wrong
+// with the file.
+func RedisOf(path string) (*Redis, error) {
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		return nil, nil //nolint:nilnil // there is none
+	}
+	s := newSource(nil)
+	root, ok := s.open(path, wantedRoutes)
+	if !ok {
+		return nil, s.report.Err()
+	}
+	f := readRoutes(root)
+	if err := s.report.Err(); err != nil || f == nil {
+		return nil, err
+	}
+	return f.store.Redis, nil
 }
 
 // KnownPlan returns nil if the plans file at path has a plan of this name; else
