@@ -50,6 +50,38 @@ routes: [{name: api, path: "/*", upstream: api, auth: none}]
 	return Examine(t.Context(), cfg)
 }
 
+// What to do about the keys of an issuer goes by what is wrong, not by how they are
+// looked for.
+func TestDoctorSaysWhatToDoAboutTheKeysOfAnIssuer(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		answer     http.HandlerFunc
+		tls, gone  bool
+		what, hint string
+	}{
+		"its certificate is not trusted": {answer: http.NotFound, tls: true, what: "certificate", hint: "tls.ca_file"},
+		"nobody listens":                 {gone: true, what: "refused", hint: "can connect to it"},
+		"no document":                    {answer: http.NotFound, what: "404", hint: "discovery document"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := httptest.NewUnstartedServer(c.answer)
+			s.Config.ErrorLog = log.New(io.Discard, "", 0) // it is told of the bad handshake
+			if c.tls {
+				s.StartTLS()
+			} else {
+				s.Start()
+			}
+			defer s.Close()
+			if c.gone {
+				s.Close()
+			}
+			found := examine(t, listening(t), `auth: {jwt: [{issuer: "`+s.URL+`", algorithms: [RS256], audience: api}]}`)
+			wantFinding(t, found, LevelFail, "issuer "+s.URL, c.what, c.hint)
+		})
+	}
+}
+
 // wantFinding fails unless one of the level contains all words.
 func wantFinding(t *testing.T, found []Finding, level Level, words ...string) {
 	t.Helper()

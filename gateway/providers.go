@@ -4,8 +4,11 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"crypto/tls"
+	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"reflect"
 	"slices"
 	"strings"
@@ -296,7 +299,7 @@ func (e *examination) keySets(ctx context.Context, cfg *config.Config) {
 				if s.Err != nil {
 					what = s.Err.Error()
 				}
-				e.add(LevelFail, part, what, keysHint(p.cfg))
+				e.add(LevelFail, part, what, keysHint(p.cfg, s.Err))
 				continue
 			}
 			set, from = s.Set, s.From
@@ -335,10 +338,18 @@ func orNone(words []string) string {
 	return strings.Join(words, ", ")
 }
 
-// keysHint is what to do about keys that cannot be fetched.
-func keysHint(c *config.Provider) string {
-	if c.URL == "" {
-		return "see that the issuer has a discovery document that names just this issuer, or give its keys with jwks_url; until then its tokens are refused"
+// keysHint is what to do about keys that cannot be fetched, for what is wrong; nil
+// if the provider has not answered in time.
+func keysHint(c *config.Provider, wrong error) string {
+	const refused = "; until then its tokens are refused"
+	if _, ok := errors.AsType[*tls.CertificateVerificationError](wrong); ok {
+		return "see that the provider shows a certificate that this machine trusts, or name in the issuer's tls.ca_file who vouches for it" + refused
 	}
-	return "see that jwks_url is where its JWK set is, and that this machine can connect to it; until then its tokens are refused"
+	if _, ok := errors.AsType[*net.OpError](wrong); ok || wrong == nil {
+		return "see that the provider runs, and that this machine can connect to it" + refused
+	}
+	if c.URL == "" {
+		return "see that the issuer has a discovery document that names just this issuer, or give its keys with jwks_url" + refused
+	}
+	return "see that jwks_url is where its JWK set is" + refused
 }

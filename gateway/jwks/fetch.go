@@ -113,6 +113,9 @@ func (f *fetcher) discover(ctx context.Context) error {
 		switch err := parseObject(got.body, &doc); {
 		case err != nil:
 			return "", err
+		case doc.Issuer != f.issuer && strings.TrimSuffix(doc.Issuer, "/") == strings.TrimSuffix(f.issuer, "/"):
+			// Not bent: its tokens have the one or the other.
+			return "", fmt.Errorf("it is of issuer %s, which is %s but for the slash at its end, and that counts; write the issuer as the document does", quote(doc.Issuer), quote(f.issuer))
 		case doc.Issuer != f.issuer:
 			// Section 4.3: else any issuer of a provider could speak for another.
 			return "", fmt.Errorf("it is of issuer %s; want exactly %s", quote(doc.Issuer), quote(f.issuer))

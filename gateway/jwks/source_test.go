@@ -433,7 +433,7 @@ func TestDiscovery(t *testing.T) {
 	}{
 		"good":                {document(issuer, keysURL), ""},
 		"of another issuer":   {document("https://evil.example.com/", keysURL), "want exactly"},
-		"without its slash":   {document(strings.TrimSuffix(issuer, "/"), keysURL), "want exactly"},
+		"without its slash":   {document(strings.TrimSuffix(issuer, "/"), keysURL), "but for the slash at its end"},
 		"without a set":       {document(issuer, ""), "no jwks_uri"},
 		"a set over http":     {document(issuer, "http://login.example.com/keys"), "http"},
 		"a set that is local": {document(issuer, "file:///etc/passwd"), "its jwks_uri cannot be used: it is not https"},
