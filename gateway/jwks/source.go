@@ -247,13 +247,16 @@ func (s *Source) State() State {
 	return st
 }
 
-// loop fetches when it is time to, and takes keys out of force that are too old.
+// loop fetches when it is time to, and takes keys out of force that are too old, also
+// while a fetch is under way: a provider that stalls makes no key last longer.
 func (s *Source) loop() {
-	s.fetch()
-	close(s.tried)
+	fetching, first := s.fetchAside(), true
 	for {
 		s.mu.Lock()
 		next := s.next
+		if fetching != nil {
+			next = time.Now().Add(time.Hour) // nothing but the end of that
+		}
 		if !s.state.TooOld && s.set != nil {
 			next = earlier(next, s.state.Fetched.Add(s.o.MaxStale))
 		}
@@ -262,8 +265,17 @@ func (s *Source) loop() {
 		select {
 		case <-t.C:
 		case <-s.wake:
+		case <-fetching:
+			if first {
+				close(s.tried)
+			}
+			fetching, first = nil, false
 		case <-s.stopped.Done():
 			t.Stop()
+			if first {
+				<-fetching
+				close(s.tried)
+			}
 			return
 		}
 		t.Stop()
@@ -271,10 +283,21 @@ func (s *Source) loop() {
 		s.mu.Lock()
 		due := !time.Now().Before(s.next)
 		s.mu.Unlock()
-		if due {
-			s.fetch()
+		if due && fetching == nil && s.stopped.Err() == nil {
+			fetching = s.fetchAside()
 		}
 	}
+}
+
+// fetchAside is fetch for the loop, which has other things to do meanwhile. What it
+// returns is closed at its end.
+func (s *Source) fetchAside() <-chan struct{} {
+	done := make(chan struct{})
+	s.running.Go(func() {
+		s.fetch()
+		close(done)
+	})
+	return done
 }
 
 func earlier(a, b time.Time) time.Time {

@@ -322,7 +322,7 @@ func TestAProviderThatIsAway(t *testing.T) {
 					t.Errorf("asked %d times while it is away", n)
 				}
 				p.serve(reply(200, set(keyA)))
-				time.Sleep(time.Minute + time.Second)
+				time.Sleep(time.Minute + 6*time.Second) // one may have stalled till now
 				synctest.Wait()
 				if !has(s.Keys(), "a") || s.State().Err != nil || s.State().TooOld {
 					t.Error("it is back, and the keys are not")
@@ -331,6 +331,27 @@ func TestAProviderThatIsAway(t *testing.T) {
 					t.Errorf("told %q, want %q", told, want)
 				}
 			})
+		})
+	}
+}
+
+// However a fetch and the end of the keys fall together: the end is on time.
+func TestAStalledFetchKeepsNoOldKey(t *testing.T) {
+	for range 20 { // the times of fetches have jitter
+		synctest.Test(t, func(t *testing.T) {
+			p := &provider{answer: reply(200, set(keyA))}
+			s := start(t, p, jwks.Options{Refresh: 10 * time.Second, MaxStale: 12 * time.Second})
+			p.serve(stall)
+			time.Sleep(12*time.Second - 1)
+			synctest.Wait()
+			if !has(s.Keys(), "a") {
+				t.Error("the last good set does not hold")
+			}
+			time.Sleep(1)
+			synctest.Wait()
+			if s.Keys() != nil || !s.State().TooOld {
+				t.Error("keys that are too old still hold")
+			}
 		})
 	}
 }
