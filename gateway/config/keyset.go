@@ -101,6 +101,8 @@ func (o *object) readPublic(is *Issuer, at map[string]value, issuer, algorithms 
 		p.readURL(v)
 	} else if slices.ContainsFunc(keyFields, o.has) {
 		return // it is there, and has no value
+	} else if strings.HasSuffix(is.Issuer, jwks.DiscoveryPath) {
+		issuer.errorf("this is where its discovery document is, and no token names it as its issuer; want what stands before %s", jwks.DiscoveryPath)
 	} else if is.Issuer != "" {
 		if err := checkDiscovery(is.Issuer); err != "" {
 			issuer.errorf("no key to verify tokens with, and they cannot be found by the issuer (OIDC discovery): %s; want one of %s", err, oneOf(keyFields))

@@ -49,8 +49,12 @@ func Redact(s string) string {
 	return u.String()
 }
 
+// DiscoveryPath is what follows an issuer's name in the URL of its discovery document
+// (OpenID Connect Discovery 1.0 section 4).
+const DiscoveryPath = "/.well-known/openid-configuration"
+
 // discoveryURL is where an issuer's discovery document is (OpenID Connect
 // Discovery 1.0 section 4.1).
 func discoveryURL(issuer string) string {
-	return strings.TrimSuffix(issuer, "/") + "/.well-known/openid-configuration"
+	return strings.TrimSuffix(issuer, "/") + DiscoveryPath
 }
