@@ -2,7 +2,6 @@ package test
 
 import (
 	"fmt"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -139,7 +138,7 @@ func TestAServerGetsWhatItsWeightSays(t *testing.T) {
 func TestAServerThatIsGoneIsLeftOut(t *testing.T) {
 	t.Parallel()
 	stays := newUpstream(t, nil)
-	address := freeAddress(t)
+	address, wake := sleepingAddress(t)
 	s := upstreamSite(t, `targets: ["`+stays.URL+`", "http://`+address+`"], balance: round_robin`)
 	g := s.start()
 	const series = `gateway_upstream_requests_total{code="error",target="%s",upstream="api"}`
@@ -177,12 +176,8 @@ func TestAServerThatIsGoneIsLeftOut(t *testing.T) {
 	}
 
 	back := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-	l, err := net.Listen("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
 	_ = back.Listener.Close()
-	back.Listener = l
+	back.Listener = wake()
 	back.Start()
 	t.Cleanup(back.Close)
 	eventually(t, "it is found again", func() bool { ask(); return up() == 1 })

@@ -116,7 +116,7 @@ limits:
   seldom: {per: ip, algorithm: fixed_window, limit: 1/hour}
 upstreams:
   services: {targets: ["h2c://`+l.Addr().String()+`"]}
-  nobody: {targets: ["h2c://`+freeAddress(t)+`"]}
+  nobody: {targets: ["h2c://`+deadAddress(t)+`"]}
 routes:
   - {name: seldom, path: /grpc.testing.TestService/EmptyCall, upstream: services, auth: none, limits: [seldom]}
   - {name: guarded, path: /grpc.testing.TestService/CacheableUnaryCall, upstream: services, auth: required, cost: 0}

@@ -452,13 +452,39 @@ func (u *upstream) last(t testing.TB) *http.Request {
 	return u.requests[len(u.requests)-1]
 }
 
-// freeAddress is an address nobody listens on now.
-func freeAddress(t testing.TB) string {
+// deadAddress is an address on which nobody listens, and nobody else can before the
+// test has ended: connections to it are refused.
+func deadAddress(t testing.TB) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	address, _ := sleepingAddress(t)
+	return address
+}
+
+// sleepingAddress is a deadAddress until wake is called, and then that of the listener.
+func sleepingAddress(t testing.TB) (address string, wake func() net.Listener) {
+	t.Helper()
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	return l.Addr().String()
+	f := os.NewFile(uintptr(fd), "a bound socket")
+	t.Cleanup(func() { _ = f.Close() })
+	if err := syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	own, err := syscall.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	address = fmt.Sprintf("127.0.0.1:%d", own.(*syscall.SockaddrInet4).Port)
+	return address, func() net.Listener {
+		if err := syscall.Listen(fd, 128); err != nil {
+			t.Fatal(err)
+		}
+		l, err := net.FileListener(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
 }

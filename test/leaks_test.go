@@ -147,7 +147,7 @@ auth:
   api_keys: {file: keys.yaml, query: api_key}
 upstreams:
   api: {targets: ["` + u.URL + `"], timeout: {response_header: 200ms}}
-  away: {targets: ["http://` + freeAddress(t) + `"]}
+  away: {targets: ["http://` + deadAddress(t) + `"]}
 routes:
   - {name: api, path: "/*", upstream: api, request_headers: {set: {Authorization: "Bearer ${UPSTREAM_AUTH}"}}}
   - {name: away, path: /away, upstream: away, forward_credentials: true}

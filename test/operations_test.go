@@ -216,7 +216,7 @@ func TestWhatCannotStartSaysWhatToDo(t *testing.T) {
 	})
 	t.Run("no Redis", func(t *testing.T) {
 		s := openSite(t, u)
-		s.write("routes.yaml", openRoutes(u, "127.0.0.1:0")+`store: {redis: {url: "redis://`+freeAddress(t)+`"}}`+"\n")
+		s.write("routes.yaml", openRoutes(u, "127.0.0.1:0")+`store: {redis: {url: "redis://`+deadAddress(t)+`"}}`+"\n")
 		g := s.start()
 		if a := g.get("/api/weather"); a.status != 200 {
 			t.Errorf("without its Redis: %d", a.status)

@@ -609,7 +609,7 @@ func TestAnUpstreamWithoutAnAnswerIsAProblem(t *testing.T) {
 		status int
 	}{
 		"slow":          {"http://" + hang, 504},
-		"refused":       {"http://" + freeAddress(t), 502},
+		"refused":       {"http://" + deadAddress(t), 502},
 		"closed":        {says(""), 502},
 		"garbage":       {says("hello\r\n\r\n"), 502},
 		"half a head":   {says("HTTP/1.1 200 OK\r\nConnection: close\r\n"), 502},

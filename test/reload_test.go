@@ -255,7 +255,7 @@ func TestARefusedConfigurationIsNotShownAsActive(t *testing.T) {
 func TestAReloadThatTakesTheStoreAwayWarns(t *testing.T) {
 	u := newUpstream(t, nil)
 	s := openSite(t, u)
-	s.write("routes.yaml", openRoutes(u, "127.0.0.1:0")+`store: {redis: {url: "redis://`+freeAddress(t)+`"}}`+"\n")
+	s.write("routes.yaml", openRoutes(u, "127.0.0.1:0")+`store: {redis: {url: "redis://`+deadAddress(t)+`"}}`+"\n")
 	g := s.start()
 	const alone = "limits are counted in the memory of this process"
 	if contains(g.output(), alone) {
