@@ -196,14 +196,15 @@ func (g *Gateway) providerHooks(is *config.Issuer, known *jwks.Set) jwks.Hooks {
 				"age", age.Round(time.Second).String(), "max_stale", is.Provider.MaxStale.String())
 		},
 		Changed: func(set *jwks.Set) {
-			what := "the issuer has other keys than before"
-			if known == nil {
-				what = "the keys of an issuer are known"
-			}
+			first := known == nil
 			known, trusted = set, true
 			g.telemetry.IssuerKeys(is.Issuer, len(set.Keys()), time.Now())
 			serves, none := algorithmsOf(is, set)
-			log.Info(what, "keys", len(set.Keys()), "algorithms", serves)
+			if first {
+				log.Info("the keys of an issuer are known", "keys", len(set.Keys()), "algorithms", serves)
+			} else {
+				log.Info("the issuer has other keys than before", "keys", len(set.Keys()), "algorithms", serves)
+			}
 			if len(serves) == 0 {
 				log.Warn("no key of the issuer is for an algorithm that is allowed, so that its tokens are all refused", "allowed", none)
 			}
