@@ -176,7 +176,7 @@ func newIssuer(o Issuer, now func() time.Time) (*issuer, error) {
 		if !slices.ContainsFunc(o.Algorithms, func(name string) bool { return algorithms[name].fits(k) }) {
 			bad("public key %d fits none of the allowed algorithms", n+1)
 		}
-		if slices.ContainsFunc(usable, func(other crypto.PublicKey) bool { return sameKey(other, k) }) {
+		if slices.ContainsFunc(usable, func(other crypto.PublicKey) bool { return jwks.SameKey(other, k) }) {
 			bad("public key %d stands there twice", n+1)
 		}
 		usable = append(usable, k)
@@ -266,11 +266,6 @@ func algorithmNames() []string {
 	}
 	slices.Sort(names)
 	return names
-}
-
-func sameKey(a, b crypto.PublicKey) bool {
-	k, ok := a.(interface{ Equal(crypto.PublicKey) bool })
-	return ok && k.Equal(b)
 }
 
 // fingerprint is over all that decides what a token means, but for what key

@@ -154,7 +154,7 @@ func (t *tokens) stillInForce(i *issuer, digest [32]byte, v *verified) bool {
 		kid = v.proof.id
 	}
 	keys, _ := candidates(set, kid, v.proof.algorithm)
-	if !slices.ContainsFunc(keys, func(k jwks.Key) bool { return sameKey(k.Public, v.proof.public) }) {
+	if !slices.ContainsFunc(keys, func(k jwks.Key) bool { return jwks.SameKey(k.Public, v.proof.public) }) {
 		return false
 	}
 	v.proof.set = set

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"bouncer/gateway/jwks"
 )
 
 // authSection is auth, and what later checks must know of it.
@@ -239,7 +241,7 @@ func (v value) readPublicKeys(algorithms []string, at value, quiet bool) (keys [
 			case !fits && !quiet && len(algorithms) > 0:
 				f.errorf("%s holds %s, which fits none of the algorithms %s", path, keyKind(k), strings.Join(algorithms, ", "))
 				complete = false
-			case slices.ContainsFunc(keys, func(other crypto.PublicKey) bool { return sameKey(other, k) }):
+			case slices.ContainsFunc(keys, func(other crypto.PublicKey) bool { return jwks.SameKey(other, k) }):
 				f.errorf("%s holds a key that stands here twice; remove one", path)
 			}
 			keys = append(keys, k)

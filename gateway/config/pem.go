@@ -154,9 +154,3 @@ func keyKind(key crypto.PublicKey) string {
 	}
 	return "a key"
 }
-
-// sameKey reports whether two public keys are one.
-func sameKey(a, b crypto.PublicKey) bool {
-	k, ok := a.(interface{ Equal(crypto.PublicKey) bool })
-	return ok && k.Equal(b)
-}

@@ -102,8 +102,7 @@ func (s *Set) Skipped() []string { return s.skipped }
 // Equal reports whether other has the same usable keys in the same order.
 func (s *Set) Equal(other *Set) bool {
 	return other != nil && slices.EqualFunc(s.keys, other.keys, func(a, b Key) bool {
-		k, ok := a.Public.(interface{ Equal(crypto.PublicKey) bool })
-		return ok && a.ID == b.ID && a.Algorithm == b.Algorithm && k.Equal(b.Public)
+		return a.ID == b.ID && a.Algorithm == b.Algorithm && SameKey(a.Public, b.Public)
 	})
 }
 

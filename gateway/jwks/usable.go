@@ -78,3 +78,9 @@ func Usable(key crypto.PublicKey) error {
 	}
 	return nil
 }
+
+// SameKey reports whether two public keys are one.
+func SameKey(a, b crypto.PublicKey) bool {
+	k, ok := a.(interface{ Equal(crypto.PublicKey) bool })
+	return ok && k.Equal(b)
+}
