@@ -104,6 +104,15 @@ func (p *identityProvider) fetched() int {
 	return p.fetches
 }
 
+// askedSparingly checks that since began, when it had been asked before times, nobody
+// made the provider be asked more than once in ten seconds.
+func (p *identityProvider) askedSparingly(before int, began time.Time) {
+	p.t.Helper()
+	if got, most := p.fetched()-before, 1+int(time.Since(began)/(10*time.Second)); got > most {
+		p.t.Errorf("%d fetches in %s, want at most %d", got, time.Since(began), most)
+	}
+}
+
 // token is the fields of a request with a token of this provider for user, signed
 // by s and changed by the pairs; a nil value deletes.
 func (p *identityProvider) token(s signer, user string, pairs ...any) []string {
