@@ -24,6 +24,13 @@ type Request struct {
 	IPBucket    string     // the client's address as limits count it: "203.0.113.7", "2001:db8::/64" or NoAddress
 	Forwarded   string     // the believed chain and the peer, the upstream's X-Forwarded-For
 
+	// Set once it is known whether the peer is trusted: the trace that the request is part
+	// of (W3C Trace Context, level 1). Of a peer that is not trusted no trace is taken over
+	// while this gateway makes traces.
+	TraceID      [16]byte // zero: none, or none that counts
+	SpanID       [8]byte  // the span that the upstream is to have as its parent; zero: what the client sent goes on
+	TraceSampled bool     // somebody keeps the trace: it can be looked up by TraceID
+
 	// Set by the route stage.
 	Route    string // the route's name; "unmatched" if none
 	Upstream string
