@@ -8,14 +8,20 @@
 // # Who may see what
 //
 // /healthz, /readyz and /metrics are open, because probes and scrapers carry no
-// credentials. Everything else that only reads is open as long as the listener
+// credentials. So are the page and its files, which are the same for everybody:
+// what the page shows it asks for, with the token where one is needed (whoever has
+// none is told so by a 401, whose body is the page with the form to sign in), and
+// /api/session, which tells a request what it may do. Everything else that only reads is open as long as the listener
 // is on loopback, and needs the admin token otherwise. What changes something
 // or costs something (POST /-/reload, /debug/pprof/) always needs the token;
 // without one configured it is refused.
 //
 // The token travels in "Authorization: Bearer …" only. No browser adds that
 // field by itself, so a hostile page cannot make an operator's browser reload
-// the gateway, and since no CORS field is ever sent it cannot read an answer.
+// the gateway, and since no CORS field is ever sent it cannot read an answer. What
+// changes something is besides refused to a page of another site, by what browsers
+// say of it (Sec-Fetch-Site, else Origin). The Content-Security-Policy lets the page
+// run and show its own files alone: text from outside can never be script.
 //
 // One hole would be left on loopback: DNS rebinding. A page of
 // http://attacker.example whose name suddenly resolves to 127.0.0.1 is, for the
