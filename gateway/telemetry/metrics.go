@@ -99,11 +99,9 @@ func refusedCombinations(reasons []string) []authLabels {
 // latencyBuckets are the classic buckets in seconds, from what a local decision
 // costs to what no client waits for. A scraper that understands native
 // histograms gets finer ones.
-func latencyBuckets() []float64 {
-	return []float64{
-		.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05,
-		.1, .25, .5, 1, 2.5, 5, 10,
-	}
+var latencyBuckets = [...]float64{
+	.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05,
+	.1, .25, .5, 1, 2.5, 5, 10,
 }
 
 // native makes a histogram native as well as classic. The resolution (buckets
@@ -122,15 +120,15 @@ func newMetrics(reg prometheus.Registerer, o *Options, dropped func() int64) met
 	gauge := func(name, help string) prometheus.GaugeOpts {
 		return prometheus.GaugeOpts{Name: name, Help: help}
 	}
-	latency := func(name, help string) prometheus.HistogramOpts {
-		return native(prometheus.HistogramOpts{Name: name, Help: help, Buckets: latencyBuckets()})
+	seconds := func(name, help string) prometheus.HistogramOpts {
+		return native(prometheus.HistogramOpts{Name: name, Help: help, Buckets: latencyBuckets[:]})
 	}
 	m := metrics{
 		requests: prometheus.NewCounterVec(counter("gateway_requests_total",
 			"Requests answered, by route, method and status; 499 is a client that left."), []string{"route", "method", "code"}),
-		duration: prometheus.NewHistogramVec(latency("gateway_request_duration_seconds",
+		duration: prometheus.NewHistogramVec(seconds("gateway_request_duration_seconds",
 			"Time from the request's head to the end of its answer; upgraded connections excepted."), []string{"route"}),
-		added: prometheus.NewHistogramVec(latency("gateway_added_latency_seconds",
+		added: prometheus.NewHistogramVec(seconds("gateway_added_latency_seconds",
 			"The part of a request's duration that was not the upstream's; upgraded connections excepted."), []string{"route"}),
 		inFlight: prometheus.NewGaugeVec(gauge("gateway_in_flight",
 			"Requests being served."), []string{"route"}),
@@ -142,7 +140,7 @@ func newMetrics(reg prometheus.Registerer, o *Options, dropped func() int64) met
 			// Zero has a bucket of its own: it says how often callers stand at the limit.
 			Buckets: []float64{0, .01, .05, .1, .25, .5, .75, .9, 1},
 		}), []string{"plan", "limit"}),
-		storeTook: prometheus.NewHistogram(latency("gateway_store_duration_seconds",
+		storeTook: prometheus.NewHistogram(seconds("gateway_store_duration_seconds",
 			"Time that the limit store took to decide one request.")),
 		fallback: prometheus.NewGaugeVec(gauge("gateway_fallback_active",
 			"1 while the shared store is taken to be away, for each mode that a route uses."), []string{"mode"}),

@@ -17,8 +17,7 @@ func (t *Telemetry) Request(r *http.Request, s *scope.Request) {
 	// How long two parties talked over an upgraded connection says nothing about
 	// latency, and hours of it would drown what does.
 	if s.Status != http.StatusSwitchingProtocols {
-		rt.duration.Observe(took.Seconds())
-		rt.added.Observe(max(took-s.UpstreamDuration, 0).Seconds())
+		rt.observe(s, took)
 	}
 	line := lineBuffers.Get().(*[]byte)
 	*line = appendRequest((*line)[:0], r, s, took, t.authReason(s.AuthError))

@@ -26,7 +26,7 @@ type cell = atomic.Pointer[prometheus.Counter]
 // A route is the series of one route.
 type route struct {
 	name            string
-	duration, added prometheus.Observer
+	duration, added latency
 	inFlight        prometheus.Gauge
 	sockets         prometheus.Gauge
 	requests        [len(methodLabels)][maxCodes]cell
@@ -64,8 +64,8 @@ func (t *Telemetry) newRoute(name string) *route {
 	label := clean(name)
 	return &route{
 		name:     name,
-		duration: t.duration.WithLabelValues(label),
-		added:    t.added.WithLabelValues(label),
+		duration: latency{Observer: t.duration.WithLabelValues(label)},
+		added:    latency{Observer: t.added.WithLabelValues(label)},
 		inFlight: t.inFlight.WithLabelValues(label),
 		sockets:  t.sockets.WithLabelValues(label),
 	}

@@ -119,7 +119,10 @@ func New(o Options) *Telemetry {
 	t.handler = promhttp.HandlerFor(t.registry, promhttp.HandlerOpts{
 		ErrorLog: slog.NewLogLogger(t.logger.Handler(), slog.LevelError),
 		// One broken series must not hide the others in the middle of an incident.
-		ErrorHandling:       promhttp.ContinueOnError,
+		ErrorHandling: promhttp.ContinueOnError,
+		// It carries exemplars. Lines _created stay out: a Prometheus takes each for a
+		// series of its own, and there would be half as many again.
+		EnableOpenMetrics:   true,
 		MaxRequestsInFlight: 4,
 	})
 	t.unmatched = t.newRoute(Unmatched)
@@ -130,9 +133,10 @@ func New(o Options) *Telemetry {
 	return t
 }
 
-// Handler serves the metrics: classic text, OpenMetrics is not offered, and
-// native histograms to a scraper that asks for the protobuf format. It does
-// not ask who is there; that is the admin listener's business.
+// Handler serves the metrics in the format that a scraper prefers: OpenMetrics,
+// with exemplars; the protobuf format, with native histograms beside the classic
+// ones as well; else the classic text. It does not ask who is there; that is the
+// admin listener's business.
 func (t *Telemetry) Handler() http.Handler { return t.handler }
 
 // Registry returns the registry, for another package's own collectors.
