@@ -79,6 +79,8 @@ type Gateway struct {
 	sockets     *tally[string]   // WebSockets, by route and caller
 	connections *tally[netip.Prefix]
 	topDenied   *topk.Sketch
+	topNear     *topk.Sketch // who has little left, though admitted
+	overview    *overview    // nil in a rehearsal
 	// nil without listen.https
 	certificates atomic.Pointer[certificates]
 	listenerTLS  *tls.Config // as long as no certificates of clients count
@@ -149,9 +151,13 @@ func New(o Options) (*Gateway, error) {
 		Out: o.Log, StoreErrorKinds: storeErrorKinds(), FallbackOutcomes: fallbackOutcomes(), AuthReason: authReason, AuthReasons: authReasons(), DenyCache: g.deniedStats, FetchOutcomes: fetchOutcomes(),
 	})
 	g.log = g.telemetry.Logger()
-	if g.topDenied, err = topk.New(topDeniedKeys, 10*time.Minute); err != nil {
+	if g.topDenied, err = topk.New(topDeniedKeys, listHalfLife); err != nil {
 		return nil, fmt.Errorf("make the list of denied keys: %w", err)
 	}
+	if g.topNear, err = topk.New(topDeniedKeys, listHalfLife); err != nil {
+		return nil, fmt.Errorf("make the list of keys near their limits: %w", err)
+	}
+	g.overview = newOverview(g)
 	g.sockets = newTally[string](cfg.Store.MemoryMaxKeys, g.telemetry.Overflow)
 	g.connections = newTally[netip.Prefix](cfg.Store.MemoryMaxKeys, g.telemetry.Overflow)
 	g.edgeStore, err = memory.New(memory.Options{
@@ -210,7 +216,7 @@ func (g *Gateway) deniedStats() (entries int, evictions uint64) {
 
 // deniedKey counts a denial for the list of the most denied partitions.
 func (g *Gateway) deniedKey(partition, limit string) {
-	g.topDenied.Add(limit+" "+partition, 1)
+	g.topDenied.AddPair(limit, partition, 1)
 }
 
 // warnUntrusted tells the operator that a peer sends forwarding fields and is

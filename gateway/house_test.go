@@ -34,6 +34,7 @@ var mayImport = map[string][]string{
 	"gateway/httperr":              {},
 	"gateway/jwks":                 {},
 	"gateway/plantest":             {"gateway", "gateway/config", "gateway/ratelimit", "gateway/scope"},
+	"gateway/pulse":                {},
 	"gateway/proxy":                {"gateway/httperr", "gateway/rewrite", "gateway/scope"},
 	"gateway/ratelimit":            {},
 	"gateway/ratelimit/denycache":  {"gateway/ratelimit"},
@@ -44,7 +45,7 @@ var mayImport = map[string][]string{
 	"gateway/rewrite":              {"gateway/scope"},
 	"gateway/scope":                {},
 	"gateway/simulate":             {"gateway", "gateway/config", "gateway/ratelimit"},
-	"gateway/telemetry":            {"gateway/scope"},
+	"gateway/telemetry":            {"gateway/pulse", "gateway/scope"},
 	"gateway/topk":                 {},
 }
 

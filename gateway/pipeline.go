@@ -244,6 +244,7 @@ func (s *snapshot) chargeEdge(x *exchange, r *http.Request) *httperr.Error {
 	}
 	s.report(x, "", ds)
 	if ratelimit.Admitted(ds) {
+		s.countNear(cs, ds)
 		return nil
 	}
 	s.countDenied(cs, ds)
@@ -316,6 +317,7 @@ func (s *snapshot) chargeLimits(x *exchange, r *http.Request) *httperr.Error {
 	s.report(x, x.Plan, ds)
 	x.response.decisions, x.response.cost = ds, x.Cost
 	if ratelimit.Admitted(ds) {
+		s.countNear(cs, ds)
 		return nil
 	}
 	s.countDenied(cs, ds)
@@ -327,6 +329,20 @@ func (s *snapshot) countDenied(cs []ratelimit.Charge, ds []ratelimit.Decision) {
 	for i, d := range ds {
 		if denies(d) {
 			s.gw.deniedKey(cs[i].Partition, d.Policy.Name)
+		}
+	}
+}
+
+// countNear counts the buckets of an admitted request that have a tenth or less left,
+// for the list of those near their limits. A rehearsal has none.
+func (s *snapshot) countNear(cs []ratelimit.Charge, ds []ratelimit.Decision) {
+	if s.gw.topNear == nil {
+		return
+	}
+	for i := range ds {
+		d := &ds[i]
+		if d.Policy.Role == ratelimit.Enforce && 10*d.Remaining <= d.Policy.Capacity() && i < len(cs) {
+			s.gw.topNear.AddPair(d.Policy.Name, cs[i].Partition, 1)
 		}
 	}
 }

@@ -1,11 +1,13 @@
 package gateway
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"net/http"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -120,6 +122,9 @@ func (g *Gateway) applyLocked(cfg *config.Config) error {
 	}
 	g.useCertificates(certs, old != nil)
 	g.adminHandler.Store(g.admin(cfg))
+	if old != nil && !bytes.Equal(old.cfg.Admin.Token, cfg.Admin.Token) {
+		g.overview.feed.Restart() // whoever watches shows the new token, or goes
+	}
 	keys.use(sh)
 	g.current.Store(s)
 	g.showCertificates()
@@ -170,7 +175,10 @@ func (g *Gateway) retireLocked(sh *shared) {
 	})
 }
 
-func (g *Gateway) upstreamDone(upstream, target string, status int, _ time.Duration, err error) {
+func (g *Gateway) upstreamDone(upstream, target string, status int, took time.Duration, err error) {
+	if status != http.StatusSwitchingProtocols { // as long as two parties talk
+		g.telemetry.UpstreamTook(upstream, took)
+	}
 	if errors.Is(err, proxy.ErrClient) {
 		err = context.Canceled // the upstream was not at fault
 	}

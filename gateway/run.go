@@ -66,6 +66,10 @@ func (g *Gateway) Run(ctx context.Context, hup <-chan os.Signal) error {
 		})
 	}
 	g.startCertificates()
+	overseeing, stopOverseeing := context.WithCancel(context.WithoutCancel(ctx)) // also how it is stopped
+	var overseer sync.WaitGroup
+	overseer.Go(func() { g.overview.run(overseeing) })
+	defer stopOverseeing()
 	watching, stopWatching := context.WithCancel(ctx)
 	var watchers sync.WaitGroup
 	watchers.Go(func() { g.watch(watching) })
@@ -90,6 +94,8 @@ func (g *Gateway) Run(ctx context.Context, hup <-chan os.Signal) error {
 	stopWatching()
 	watchers.Wait()
 	g.drain(context.WithoutCancel(ctx), public, cut)
+	stopOverseeing()
+	overseer.Wait()
 	for _, d := range private {
 		_ = d.server.Close()
 	}

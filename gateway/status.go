@@ -22,6 +22,8 @@ func (g *Gateway) admin(cfg *config.Config) *http.Handler {
 		Reload:    g.Reload,
 		Info:      g.status,
 		TopDenied: func(k int) []topk.Entry { return g.topDenied.Top(k) },
+		Live:      g.overview.feed,
+		History:   g.overview.history,
 		Token:     cfg.Admin.Token,
 		Loopback:  g.adminLoopback,
 		Logger:    g.log,

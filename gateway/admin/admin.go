@@ -33,6 +33,11 @@ type Options struct {
 	// nil: not offered. Partitions name users, addresses and the ids of keys,
 	// never a credential.
 	TopDenied func(k int) []topk.Entry
+	// Live is the live state; nil: not offered.
+	Live *Feed
+	// History returns what is kept of the window of that name, as JSON; false: there
+	// is none. nil: not offered.
+	History func(window string) ([]byte, bool)
 	// Token is the admin token; empty: none is configured.
 	Token []byte
 	// Loopback says that only this machine can reach the listener.
@@ -93,6 +98,12 @@ func (h *handler) addAll() {
 	}
 	if h.o.Info != nil {
 		h.endpoints["/api/status"] = endpoint{get, reading, h.status}
+	}
+	if h.o.Live != nil {
+		h.endpoints["/api/live"] = endpoint{get, reading, h.live}
+	}
+	if h.o.History != nil {
+		h.endpoints["/api/history"] = endpoint{get, reading, h.history}
 	}
 	if h.o.TopDenied != nil {
 		h.endpoints["/api/top-denied"] = endpoint{get, reading, h.topDenied}

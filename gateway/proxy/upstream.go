@@ -9,6 +9,8 @@ import (
 	"net/url"
 	"sync"
 	"time"
+
+	"github.com/sony/gobreaker/v2"
 )
 
 // The defaults of Options.
@@ -235,6 +237,20 @@ func (u *Upstream) LeftOut() (out []LeftOut) {
 		}
 	}
 	return out
+}
+
+// InFlight is how many requests are at the targets, WebSockets among them.
+func (u *Upstream) InFlight() (n int64) {
+	for _, t := range u.targets {
+		n += t.inFlight.Load()
+	}
+	return n
+}
+
+// CircuitOpen reports whether the upstream is left alone because it fails, or is only
+// tried.
+func (u *Upstream) CircuitOpen() bool {
+	return u.room.circuit != nil && u.room.circuit.State() != gobreaker.StateClosed
 }
 
 // Start begins to check the health of targets, if that is wanted, and to look now and

@@ -27,23 +27,23 @@ func (t *Telemetry) Configure(l Labels) {
 }
 
 // upstreamsLocked makes the series of upstreams as a whole.
-func (t *Telemetry) upstreamsLocked(old map[string]bool, names []string) map[string]bool {
-	next := make(map[string]bool, len(names))
+func (t *Telemetry) upstreamsLocked(old map[string]*upstream, names []string) map[string]*upstream {
+	next := make(map[string]*upstream, len(names))
 	for _, name := range names {
-		next[name] = true
-		if old[name] {
+		if old[name] != nil {
+			next[name] = old[name]
 			continue
 		}
 		t.circuit.WithLabelValues(clean(name)).Set(0)
-		for _, reason := range [...]string{"no_room", "circuit_open"} {
-			t.noRoom.WithLabelValues(clean(name), reason)
-		}
-		for _, outcome := range [...]string{"done", "budget"} {
-			t.retries.WithLabelValues(clean(name), outcome)
+		t.retries.WithLabelValues(clean(name), "budget")
+		next[name] = &upstream{
+			name:    name,
+			refused: [2]prometheus.Counter{t.noRoom.WithLabelValues(clean(name), "no_room"), t.noRoom.WithLabelValues(clean(name), "circuit_open")},
+			retried: t.retries.WithLabelValues(clean(name), "done"),
 		}
 	}
 	for name := range old {
-		if !next[name] {
+		if next[name] == nil {
 			t.circuit.DeleteLabelValues(clean(name))
 			t.noRoom.DeletePartialMatch(prometheus.Labels{"upstream": clean(name)})
 			t.retries.DeletePartialMatch(prometheus.Labels{"upstream": clean(name)})

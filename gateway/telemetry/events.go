@@ -218,7 +218,7 @@ func (t *Telemetry) UpstreamTarget(upstream, address string, out bool) {
 // UpstreamRefused counts a request that was not sent to an upstream: it has no_room,
 // or circuit_open. One that is not in [Labels.Upstreams] is not counted.
 func (t *Telemetry) UpstreamRefused(upstream, reason string) {
-	if !t.current.Load().upstreams[upstream] {
+	if t.current.Load().upstreams[upstream] == nil {
 		return
 	}
 	t.noRoom.WithLabelValues(clean(upstream), reason).Inc()
@@ -227,7 +227,7 @@ func (t *Telemetry) UpstreamRefused(upstream, reason string) {
 // UpstreamRetry counts a further attempt at a request: it is done, or there is no
 // budget for it. See UpstreamRefused.
 func (t *Telemetry) UpstreamRetry(upstream, outcome string) {
-	if !t.current.Load().upstreams[upstream] {
+	if t.current.Load().upstreams[upstream] == nil {
 		return
 	}
 	t.retries.WithLabelValues(clean(upstream), outcome).Inc()
@@ -235,7 +235,7 @@ func (t *Telemetry) UpstreamRetry(upstream, outcome string) {
 
 // UpstreamCircuit says whether an upstream is left alone; see UpstreamRefused.
 func (t *Telemetry) UpstreamCircuit(upstream string, open bool) {
-	if !t.current.Load().upstreams[upstream] {
+	if t.current.Load().upstreams[upstream] == nil {
 		return
 	}
 	t.circuit.WithLabelValues(clean(upstream)).Set(gaugeOf(open))

@@ -13,6 +13,9 @@ import (
 func (t *Telemetry) Request(r *http.Request, s *scope.Request) {
 	took := max(time.Since(s.Arrived), 0)
 	rt := t.route(s.Route)
+	if s.Status >= http.StatusBadRequest {
+		rt.tellApart(s)
+	}
 	t.countRequest(rt, methodIndex(r.Method), codes.of(s.Status))
 	// How long two parties talked over an upgraded connection says nothing about
 	// latency, and hours of it would drown what does.
@@ -23,6 +26,19 @@ func (t *Telemetry) Request(r *http.Request, s *scope.Request) {
 	*line = appendRequest((*line)[:0], r, s, took, t.authReason(s.AuthError))
 	_, _ = t.lines.Write(*line) // never fails; see lineWriter
 	lineBuffers.Put(line)
+}
+
+// tellApart counts an answer whose code does not say whose it is; see route.
+func (rt *route) tellApart(s *scope.Request) {
+	switch own := s.UpstreamStatus != s.Status; {
+	case s.Status == http.StatusServiceUnavailable && s.StoreErr != nil && s.UpstreamAttempts == 0:
+		rt.uncheckable.Add(1)
+	case own || s.Status >= http.StatusInternalServerError:
+	case s.Status == http.StatusTooManyRequests:
+		rt.passedDenials.Add(1)
+	default:
+		rt.passedOn.Add(1)
+	}
 }
 
 // authReason is the word for why a credential was refused.

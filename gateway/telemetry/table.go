@@ -4,6 +4,8 @@ import (
 	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"bouncer/gateway/pulse"
 )
 
 // A table holds the series that the configuration in force gives rise to. It
@@ -16,7 +18,7 @@ type table struct {
 	routes    map[string]*route
 	decisions map[Limit]*decisions
 	targets   map[Target]*target
-	upstreams map[string]bool // those that have series
+	upstreams map[string]*upstream
 	forbidden map[Forbidden]prometheus.Counter
 }
 
@@ -30,6 +32,10 @@ type route struct {
 	inFlight        prometheus.Gauge
 	sockets         prometheus.Gauge
 	requests        [len(methodLabels)][maxCodes]cell
+
+	// What the code of an answer does not say: that a 429, or another refusal, is the
+	// upstream's own, and that a 503 is for want of a limit that can be checked.
+	passedDenials, passedOn, uncheckable atomic.Uint64
 
 	retired bool // its series are deleted; guarded by Telemetry.mu
 }
@@ -51,6 +57,26 @@ type target struct {
 	counts [maxCodes + 2]cell
 
 	retired bool // guarded by Telemetry.mu
+}
+
+// An upstream is what is counted of an upstream as a whole.
+type upstream struct {
+	name    string
+	refused [2]prometheus.Counter
+	retried prometheus.Counter
+	// took is how long attempts took: for whoever samples, and no metric.
+	took [pulse.Bins]atomic.Uint32
+}
+
+// read returns how long attempts took since last, which it brings up to date.
+func (u *upstream) read(last *pulse.Latencies) (took pulse.Latencies, some bool) {
+	for i := range u.took {
+		n := u.took[i].Load()
+		took[i] = n - last[i]
+		some = some || took[i] != 0
+		last[i] = n
+	}
+	return took, some
 }
 
 // Indexes of target.counts beyond those of codes.
@@ -97,7 +123,7 @@ func (t *Telemetry) newRequestCell(r *route, method, code int) *prometheus.Count
 	if r.retired {
 		r = t.otherRoute() // see table
 	}
-	return fill(&r.requests[method][code], t.requests, clean(r.name), methodLabels[method], codes.labels[code])
+	return t.fillLocked(&r.requests[method][code], r, method*maxCodes+code, t.requests, clean(r.name), methodLabels[method], codes.labels[code])
 }
 
 // countDecision counts one verdict of d.
@@ -115,7 +141,7 @@ func (t *Telemetry) fillDecisionLocked(d *decisions, outcome, source int) *prome
 	if d.retired {
 		d = t.otherDecisions
 	}
-	return fill(&d.counts[outcome][source], t.decisions,
+	return t.fillLocked(&d.counts[outcome][source], d, outcome*len(sourceLabels)+source, t.decisions,
 		clean(d.labels.Route), clean(d.labels.Plan), clean(d.labels.Limit), outcomeLabels[outcome], sourceLabels[source])
 }
 
@@ -143,15 +169,18 @@ func (t *Telemetry) newAttemptCell(tg *target, code int) *prometheus.Counter {
 	if tg.retired {
 		tg = t.otherTarget
 	}
-	return fill(&tg.counts[code], t.upRequests, clean(tg.labels.Upstream), clean(tg.labels.Target), label)
+	return t.fillLocked(&tg.counts[code], tg, code, t.upRequests, clean(tg.labels.Upstream), clean(tg.labels.Target), label)
 }
 
-// fill makes the counter of a cell. The caller holds Telemetry.mu.
-func fill(c *cell, vec *prometheus.CounterVec, labels ...string) *prometheus.Counter {
+// fillLocked makes the counter of a cell, which is number at of those of one thing.
+func (t *Telemetry) fillLocked(c *cell, of any, at int, vec *prometheus.CounterVec, labels ...string) *prometheus.Counter {
 	if old := c.Load(); old != nil {
 		return old
 	}
 	counter := vec.WithLabelValues(labels...)
 	c.Store(&counter)
+	if t.sampled {
+		t.made = append(t.made, madeCell{of, at, counter})
+	}
 	return &counter
 }

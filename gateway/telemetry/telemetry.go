@@ -80,6 +80,9 @@ type Telemetry struct {
 	subjects   map[string]bool // series of gateway_certificate_expiry_timestamp_seconds
 	issuers    map[string]bool // series of gateway_jwks_*
 
+	sampled bool       // there is a Sampler, which reads made
+	made    []madeCell // since it last looked
+
 	fetchOutcomes []string // never changed
 }
 

@@ -100,9 +100,37 @@ func (s *Sketch) Add(key string, weight int64) {
 	key = cut(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	w := float64(weight) * s.scaleLocked(time.Now()) // which may let go of keys
+	s.addLocked(s.index[key], key, w)
+}
+
+// AddPair is Add of first, a space, and second. It allocates nothing for a key that
+// is in the table.
+func (s *Sketch) AddPair(first, second string, weight int64) {
+	var room [MaxKey + utf8.UTFMax]byte
+	key := append(room[:0], first[:min(len(first), len(room))]...)
+	if len(key) < len(room) {
+		key = append(key, ' ')
+	}
+	key = append(key, second[:min(len(second), len(room)-len(key))]...)
+	if weight <= 0 {
+		return
+	}
+	key = key[:cutAt(key)]
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	w := float64(weight) * s.scaleLocked(time.Now())
+	if n := s.index[string(key)]; n != nil {
+		s.addLocked(n, n.Key, w)
+		return
+	}
+	s.addLocked(nil, string(key), w)
+}
+
+// addLocked gives a key w more, in stored units; n is its node if it is in the table.
+func (s *Sketch) addLocked(n *node, key string, w float64) {
 	s.total += w
-	if n := s.index[key]; n != nil {
+	if n != nil {
 		n.Count += w
 		s.downLocked(n.place)
 		return
@@ -118,7 +146,7 @@ func (s *Sketch) Add(key string, weight int64) {
 	}
 	// The lightest key makes room. The newcomer may have been here before and
 	// been forgotten, but then with at most the weight of the one that leaves.
-	n := s.heap[0]
+	n = s.heap[0]
 	delete(s.index, n.Key)
 	n.Entry = Entry{Key: key, Count: n.Count + w, Error: n.Count}
 	s.index[key] = n
@@ -234,13 +262,16 @@ func (s *Sketch) swapLocked(i, j int) {
 }
 
 // cut bounds key to MaxKey bytes, without splitting a character.
-func cut(key string) string {
+func cut(key string) string { return key[:cutAt(key)] }
+
+// cutAt is how much of key is kept.
+func cutAt[K string | []byte](key K) int {
 	if len(key) <= MaxKey {
-		return key
+		return len(key)
 	}
 	n := MaxKey
 	for n > MaxKey-utf8.UTFMax && !utf8.RuneStart(key[n]) {
 		n--
 	}
-	return key[:n]
+	return n
 }

@@ -27,8 +27,9 @@ const (
 	// DefaultBoardTTL survives a few calls that fail in a row.
 	DefaultBoardTTL = 3 * time.Second
 
-	// maxAbout bounds what an instance says of itself, in bytes.
-	maxAbout = 256
+	// maxName bounds the name of an instance, maxAbout what one says of itself, in
+	// bytes.
+	maxName, maxAbout = 256, 512
 	// maxFreed bounds the buckets that are kept to be sent, and those that Redis
 	// keeps to be read; more are all. lua/board.lua knows it as most.
 	maxFreed = 1000
@@ -42,7 +43,7 @@ type BoardOptions struct {
 	// Default: 128 random bits.
 	Instance string
 	// About returns what the others are to know of this instance, for people. It
-	// is asked for before every call; what is beyond 256 bytes is cut. It is
+	// is asked for before every call; what is beyond 512 bytes is cut. It is
 	// written down in Redis as it is: no secrets. nil: nothing.
 	About func() string
 	// Known is how many instances were last known, for a board that follows
@@ -147,8 +148,8 @@ func NewBoard(s *Store, o BoardOptions) (*Board, error) {
 		o.TTL = DefaultBoardTTL
 	}
 	switch {
-	case len(o.Instance) > maxAbout:
-		return nil, fmt.Errorf("board: instance: want a name of %d bytes or less, got %d", maxAbout, len(o.Instance))
+	case len(o.Instance) > maxName:
+		return nil, fmt.Errorf("board: instance: want a name of %d bytes or less, got %d", maxName, len(o.Instance))
 	case o.Interval < time.Millisecond:
 		return nil, fmt.Errorf("board: interval: want 1ms or more, got %s", o.Interval)
 	case o.TTL < 4*o.Interval:

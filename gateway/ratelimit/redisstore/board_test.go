@@ -193,14 +193,14 @@ func TestBoardCountsWhoIsAlive(t *testing.T) {
 		if calls := commandCalls(t, look.(*redis.Client)); calls["evalsha"] != 1 || calls["eval"] != 0 {
 			t.Errorf("one call of the board is %v", calls)
 		}
-		about = strings.Repeat("x", 300)
+		about = strings.Repeat("x", 600)
 		a.Start()
 		c.wantInstances(t, 2)
 		for _, m := range c.Members() {
 			if m.Since != since[m.Instance] {
 				t.Errorf("%s came at %s, and now at %s", m.Instance, since[m.Instance], m.Since)
 			}
-			if m.Instance == "a" && m.About != about[:256] {
+			if m.Instance == "a" && m.About != about[:512] {
 				t.Errorf("a says %q of itself now", m.About)
 			}
 		}

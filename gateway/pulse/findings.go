@@ -1,0 +1,557 @@
+package pulse
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+)
+
+// What a Finding is the doing of.
+const (
+	CauseClient   = "client"
+	CauseLimit    = "limit"
+	CauseRedis    = "redis"
+	CauseUpstream = "upstream"
+	CauseGateway  = "gateway"
+	CauseConfig   = "config"
+)
+
+// How soon somebody is to do something about a Finding.
+const (
+	Act  = "act"  // now: callers notice
+	Look = "look" // by day, or it becomes worse
+)
+
+// A Finding says in words what is wrong, and what to do next.
+type Finding struct {
+	Cause    string    `json:"cause"`
+	Severity string    `json:"severity"`
+	Title    string    `json:"title"`
+	Text     string    `json:"text"`
+	Subject  Subject   `json:"subject"`
+	Since    time.Time `json:"since"`
+	// Runbook is the heading of docs/RUNBOOK.md that says more.
+	Runbook string `json:"runbook"`
+}
+
+// A Subject is what a Finding is about; what does not apply is empty.
+type Subject struct {
+	Key      string `json:"key"`
+	Kind     string `json:"kind"`
+	Name     string `json:"name"`
+	Limit    string `json:"limit"`
+	Plan     string `json:"plan"`
+	Route    string `json:"route"`
+	Upstream string `json:"upstream"`
+}
+
+// Circumstances are the figures that findings follow from. Rates are per second, over
+// the last seconds; durations in seconds; NaN is one that is not known.
+type Circumstances struct {
+	Requests, AddedP99   float64
+	Limits               []LimitRates
+	Denied, Near         []Caller
+	LogDropped, Overflow float64
+	OpenFiles, MaxFiles  float64 // MaxFiles 0: not known
+	// Waits: a request may be held back by a limit, or wait for a place at an
+	// upstream, which counts as the gateway's latency and is none of its faults.
+	Waits bool
+
+	Store     StoreState
+	Upstreams []UpstreamState
+	// Rejected are the mistakes of the last configuration, if it was not taken.
+	Rejected []string
+	// Hashes are how many instances have which configuration; Hash is the own one.
+	Hashes map[string]int
+	Hash   string
+}
+
+// A Caller is an entry of a list of the heaviest, and what it gains per second.
+type Caller struct {
+	Key, Kind, Name, Limit string
+	PerSecond              float64
+}
+
+// StoreState is how the limit store does.
+type StoreState struct {
+	Shared, Away bool
+	AwayNodes    []string
+	Modes        []string // what routes do without it
+	P99, Timeout float64
+	Errors       map[string]float64
+}
+
+// UpstreamState is how an upstream does.
+type UpstreamState struct {
+	Upstream           string
+	CircuitOpen        bool
+	Targets            int
+	Out                []string // the targets that are left out
+	Requests, Errors   float64
+	P99, Usual, MaxP99 float64 // MaxP99: how long it is waited for at most
+	Refused            float64
+}
+
+// The figures from which on something is worth a word.
+const (
+	leastDenied   = 0.5  // denials per second of a limit
+	dominates     = 0.5  // the part of one caller of them
+	severalDenied = 5    // callers
+	tightRate     = 0.1  // the part of verdicts that are denials
+	verySevere    = 0.5  // the same, so that somebody has to act
+	manyNear      = 10   // callers
+	nearRate      = 0.1  // the part of what is admitted
+	storeSlow     = 0.5  // the part of its timeout that p99 takes
+	storeTooSlow  = 0.8  // the same, so that somebody has to act
+	upstreamFails = 0.05 // the part of attempts
+	failsBadly    = 0.25
+	slower        = 5    // times as slow as usual
+	slowLeast     = 0.25 // seconds
+	gatewaySlow   = 0.1  // seconds
+	gatewayStands = 0.5  // seconds
+	filesNear     = 0.8  // the part of what may be open
+)
+
+// Conditions are the findings that hold at a moment. It looks at nothing but c.
+func Conditions(c *Circumstances) (list []Finding) {
+	list = append(list, aboutLimits(c)...)
+	list = append(list, aboutStore(&c.Store)...)
+	for i := range c.Upstreams {
+		list = append(list, aboutUpstream(&c.Upstreams[i])...)
+	}
+	list = append(list, aboutGateway(c)...)
+	return append(list, aboutConfig(c)...)
+}
+
+// An evened limit is one by its name, over all plans and routes.
+type evened struct {
+	name            string
+	plans, routes   []string
+	allowed, denied float64
+	denials, near   []Caller
+}
+
+func (l *evened) subject() Subject {
+	s := Subject{Limit: l.name}
+	if len(l.plans) == 1 {
+		s.Plan = l.plans[0]
+	}
+	if len(l.routes) == 1 {
+		s.Route = l.routes[0]
+	}
+	return s
+}
+
+func byName(c *Circumstances) []*evened {
+	limits := map[string]*evened{}
+	var list []*evened
+	of := func(name string) *evened {
+		l := limits[name]
+		if l == nil {
+			l = &evened{name: name}
+			limits[name] = l
+			list = append(list, l)
+		}
+		return l
+	}
+	for i := range c.Limits {
+		r := &c.Limits[i]
+		l := of(r.Limit.Limit)
+		l.allowed, l.denied = l.allowed+r.Allowed, l.denied+r.Denied
+		if r.Denied == 0 {
+			continue
+		}
+		if !slices.Contains(l.plans, r.Plan) {
+			l.plans = append(l.plans, r.Plan)
+		}
+		if !slices.Contains(l.routes, r.Route) {
+			l.routes = append(l.routes, r.Route)
+		}
+	}
+	for _, who := range c.Denied {
+		if who.PerSecond > 0 {
+			l := of(who.Limit)
+			l.denials = append(l.denials, who)
+		}
+	}
+	for _, who := range c.Near {
+		if who.PerSecond > 0 {
+			l := of(who.Limit)
+			l.near = append(l.near, who)
+		}
+	}
+	busiest := func(a, b Caller) int {
+		return cmp.Or(cmp.Compare(b.PerSecond, a.PerSecond), strings.Compare(a.Key, b.Key))
+	}
+	for _, l := range list {
+		slices.SortFunc(l.denials, busiest)
+		slices.SortFunc(l.near, busiest)
+	}
+	return list
+}
+
+func aboutLimits(c *Circumstances) (list []Finding) {
+	for _, l := range byName(c) {
+		if l.denied < leastDenied {
+			list = append(list, aboutNear(l)...)
+			continue
+		}
+		if len(l.denials) == 0 {
+			continue // who it is will be known in a moment
+		}
+		top := l.denials[0]
+		share := min(top.PerSecond/l.denied, 1)
+		rate := l.denied / (l.allowed + l.denied)
+		switch {
+		case share >= dominates:
+			f := Finding{Cause: CauseClient, Severity: Look, Runbook: "noisy-client", Subject: l.subject()}
+			f.Subject.Key, f.Subject.Kind, f.Subject.Name = top.Key, top.Kind, top.Name
+			f.Title = fmt.Sprintf("One caller makes %s of the denials of %s", percent(share), l.name)
+			f.Text = fmt.Sprintf("%s is denied %s by the limit %s, of %s in all. The limit does its work, and the others are not held back by it. "+
+				"Open the caller's page: if it retries without waiting, ask its owner to honour Retry-After; if it has a good reason, give it a plan with more.",
+				who(&top), often(top.PerSecond), l.name, often(l.denied))
+			if c.Requests > 0 && l.denied >= 0.5*c.Requests && l.denied >= 5 {
+				f.Severity = Act
+			}
+			list = append(list, f)
+		case len(l.denials) < severalDenied:
+			f := Finding{Cause: CauseClient, Severity: Look, Runbook: "noisy-client", Subject: l.subject()}
+			f.Subject.Key, f.Subject.Kind, f.Subject.Name = top.Key, top.Kind, top.Name
+			f.Title = fmt.Sprintf("%d callers make the denials of %s", len(l.denials), l.name)
+			f.Text = fmt.Sprintf("The limit %s denies %s, and %s most: %s. These few are noisy rather than the limit tight. Open their pages, and see what they do.",
+				l.name, often(l.denied), who(&top), often(top.PerSecond))
+			list = append(list, f)
+		case rate >= tightRate:
+			f := Finding{Cause: CauseLimit, Severity: Look, Runbook: "limit-too-tight", Subject: l.subject()}
+			if rate >= verySevere {
+				f.Severity = Act
+			}
+			f.Title = fmt.Sprintf("%s denies %s of what it is asked", l.name, percent(rate))
+			f.Text = fmt.Sprintf("%s callers are held back by the limit %s, %s in all, and none makes more than %s of it. So it is the limit, or a crowd, rather than one client. "+
+				"See when it began and what was changed then; gateway simulate says what another number would do, and a candidate tries it beside the live one.",
+				atLeast(len(l.denials)), l.name, often(l.denied), percent(share))
+			list = append(list, f)
+		}
+	}
+	return list
+}
+
+// aboutNear is about callers who are admitted, and soon may not be.
+func aboutNear(l *evened) []Finding {
+	spent := 0.0
+	for i := range l.near {
+		spent += l.near[i].PerSecond
+	}
+	if len(l.near) < manyNear || l.allowed == 0 || spent < nearRate*l.allowed {
+		return nil
+	}
+	f := Finding{Cause: CauseLimit, Severity: Look, Runbook: "near-limit", Subject: l.subject()}
+	f.Title = fmt.Sprintf("%s callers are close to %s", atLeast(len(l.near)), l.name)
+	f.Text = fmt.Sprintf("%s of the requests that the limit %s admits leave their caller a tenth of it or less. A little more, and they are denied. "+
+		"If the traffic is wanted, raise the limit before that; the list of callers near a limit says who they are.", percent(min(spent/l.allowed, 1)), l.name)
+	return []Finding{f}
+}
+
+// atLeast is a number of callers, of which no more than Trended are told apart.
+func atLeast(n int) string {
+	if n >= Trended-5 {
+		return fmt.Sprintf("More than %d", n-1)
+	}
+	return fmt.Sprint(n)
+}
+
+// without says what routes do without the store.
+func without(modes []string) string {
+	var says []string
+	for _, m := range modes {
+		switch m {
+		case "local_cap":
+			says = append(says, "each instance counts by itself, up to its share (local_cap)")
+		case "deny":
+			says = append(says, "requests are answered with 503 (deny)")
+		case "allow":
+			says = append(says, "nothing is limited (allow)")
+		}
+	}
+	return strings.Join(says, "; ")
+}
+
+func aboutStore(s *StoreState) (list []Finding) {
+	failed, worst, worstRate := 0.0, "", 0.0
+	for kind, n := range s.Errors {
+		failed += n
+		if n > worstRate || n == worstRate && kind < worst {
+			worst, worstRate = kind, n
+		}
+	}
+	switch {
+	case !s.Shared:
+	case s.Away:
+		f := Finding{Cause: CauseRedis, Severity: Act, Runbook: "redis-away", Title: "Redis is away"}
+		who := "Redis does not answer"
+		if n := len(s.AwayNodes); n > 0 {
+			f.Title = "A part of Redis is away"
+			who = "These nodes do not answer: " + someOf(s.AwayNodes)
+		}
+		if worst != "" {
+			who += fmt.Sprintf(" (%s, %s)", worst, often(worstRate))
+		}
+		f.Text = who + ". Meanwhile, by the on_store_failure of the routes: " + without(s.Modes) +
+			". The API is served. See that Redis runs and that this machine reaches it: gateway doctor asks it. What was counted meanwhile is settled when it is back."
+		list = append(list, f)
+	case s.P99 >= storeSlow*s.Timeout && s.Timeout > 0:
+		f := Finding{Cause: CauseRedis, Severity: Look, Runbook: "redis-slow", Title: "Redis is slow"}
+		if s.P99 >= storeTooSlow*s.Timeout {
+			f.Severity = Act
+		}
+		f.Text = fmt.Sprintf("One decision in a hundred takes Redis %s or longer, of the %s that store.redis.timeout allows; %s fail. Beyond it a request is decided without Redis. "+
+			"See the load of Redis and its slow log (SLOWLOG GET), and the network between.", seconds(s.P99), seconds(s.Timeout), often(failed))
+		list = append(list, f)
+	case failed >= leastDenied:
+		list = append(list, Finding{
+			Cause: CauseRedis, Severity: Look, Runbook: "redis-slow", Title: "Calls of Redis fail",
+			Text: fmt.Sprintf("%s fail, most with %s (%s), and Redis is not taken to be away. The log of the gateway has the errors; gateway doctor asks Redis.",
+				often(failed), worst, often(worstRate)),
+		})
+	}
+	return list
+}
+
+func aboutUpstream(u *UpstreamState) (list []Finding) {
+	find := func(severity, runbook, title, text string) {
+		list = append(list, Finding{
+			Cause: CauseUpstream, Severity: severity, Runbook: runbook, Title: title, Text: text, Subject: Subject{Upstream: u.Upstream},
+		})
+	}
+	part := 0.0
+	if u.Requests > 0 {
+		part = u.Errors / u.Requests
+	}
+	switch {
+	case u.CircuitOpen:
+		find(Act, "circuit-open", fmt.Sprintf("The upstream %s is left alone, since it fails", u.Upstream),
+			fmt.Sprintf("Its circuit is open: requests are answered with 503, %s, but for a few that try whether it is well. It closes by itself. See the log of the upstream, and what it depends on.", often(u.Refused)))
+	case u.Targets > 0 && len(u.Out) == u.Targets:
+		find(Act, "upstream-failing", fmt.Sprintf("No target of %s is well", u.Upstream),
+			fmt.Sprintf("All of them cannot be reached or fail their checks (%s), and requests go to them all the same. It is not the gateway and not Redis: see that the upstream runs, and that this machine reaches it.", someOf(u.Out)))
+	case u.Requests >= leastDenied && part >= upstreamFails:
+		severity := Look
+		if part >= failsBadly {
+			severity = Act
+		}
+		find(severity, "upstream-failing", fmt.Sprintf("%s of the answers of %s are errors", percent(part), u.Upstream),
+			fmt.Sprintf("Of %s, %s get no answer or one of 500 and above. It is the upstream, not the gateway: see its log; the targets of the list say whether it is one of them or all.", often(u.Requests), often(u.Errors)))
+	case len(u.Out) > 0:
+		find(Look, "upstream-failing", fmt.Sprintf("%d of %d targets of %s are left out", len(u.Out), u.Targets, u.Upstream),
+			fmt.Sprintf("They cannot be reached or fail their checks: %s. The others get their requests. See whether they are enough, and what is wrong with these.", someOf(u.Out)))
+	}
+	slow := u.P99 >= slowLeast && u.P99 >= slower*u.Usual // false if one is not known
+	if slow || u.MaxP99 > 0 && u.P99 >= u.MaxP99/2 {
+		severity := Look
+		usual := "How long it usually takes is not known yet"
+		if !math.IsNaN(u.Usual) {
+			usual = "It was " + seconds(u.Usual) + " before"
+		}
+		if u.P99 >= 4*slowLeast {
+			severity = Act
+		}
+		find(severity, "upstream-slow", fmt.Sprintf("The upstream %s is slow", u.Upstream),
+			fmt.Sprintf("One answer in a hundred takes %s or longer. %s. What the gateway adds is shown by itself. See the upstream's own metrics and what it depends on; with max_in_flight it does not drag the others along.", seconds(u.P99), usual))
+	}
+	return list
+}
+
+func aboutGateway(c *Circumstances) (list []Finding) {
+	find := func(severity, runbook, title, text string) {
+		list = append(list, Finding{Cause: CauseGateway, Severity: severity, Runbook: runbook, Title: title, Text: text})
+	}
+	storeIsQuick := !(c.Store.P99 >= c.AddedP99/2) // also where it is not asked
+	if c.AddedP99 >= gatewaySlow && storeIsQuick && c.Requests >= 1 && !c.Waits {
+		severity := Look
+		if c.AddedP99 >= gatewayStands {
+			severity = Act
+		}
+		find(severity, "gateway-slow", "The gateway itself is slow",
+			fmt.Sprintf("One request in a hundred takes %s or longer besides what its upstream takes, and it is not Redis that takes it. See the CPU of this process and of its machine, and whether its container is throttled; another instance shares the load.", seconds(c.AddedP99)))
+	}
+	if c.LogDropped > 0 {
+		find(Look, "log-dropped", "Lines of the log are lost",
+			fmt.Sprintf("Whatever reads standard output is too slow or gone: lines are lost, %s. Requests go on. See the collector of the log, or log fewer lines.", often(c.LogDropped)))
+	}
+	if c.Overflow > 0 {
+		find(Look, "overflow", "A table of callers is full",
+			fmt.Sprintf("More callers are counted in memory than store.memory.max_keys: what does not fit shares one budget, %s. See whether somebody makes up names or addresses; otherwise raise it.", often(c.Overflow)))
+	}
+	if c.MaxFiles > 0 && c.OpenFiles >= filesNear*c.MaxFiles {
+		find(Act, "gateway-slow", "The gateway has nearly as many files open as it may",
+			fmt.Sprintf("%.0f of %.0f. Beyond that it takes no connections. Raise the limit (LimitNOFILE=, ulimit -n), and see who has so many connections open.", c.OpenFiles, c.MaxFiles))
+	}
+	return list
+}
+
+func aboutConfig(c *Circumstances) (list []Finding) {
+	if n := len(c.Rejected); n > 0 {
+		list = append(list, Finding{
+			Cause: CauseConfig, Severity: Act, Runbook: "config-rejected", Title: "The new configuration was not taken",
+			Text: fmt.Sprintf("It has %s, and the one before stays in force. A restart would fail. The first: %s. Correct the files; gateway check says the same before a reload does.", countOf(n, "mistake"), cutText(c.Rejected[0])),
+		})
+	}
+	if len(c.Hashes) > 1 {
+		var says []string
+		for hash, n := range c.Hashes {
+			own := ""
+			if hash == c.Hash {
+				own = " (this one)"
+			}
+			says = append(says, fmt.Sprintf("%s have %s%s", countOf(n, "instance"), hash, own))
+		}
+		slices.Sort(says)
+		list = append(list, Finding{
+			Cause: CauseConfig, Severity: Look, Runbook: "config-differs", Title: "Instances have different configurations",
+			Text: someOf(says) + ". While a change is rolled out that passes. Otherwise one of them did not take it, or was not given it: the list of instances says which, and its own page why.",
+		})
+	}
+	return list
+}
+
+// someOf names a few, and says how many more there are.
+func someOf(names []string) string {
+	const most = 5
+	if len(names) <= most {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+}
+
+func who(c *Caller) string {
+	kinds := map[string]string{"user": "The user ", "key": "The key ", "ip": "The address "}
+	if k, ok := kinds[c.Kind]; ok {
+		return k + c.Name
+	}
+	return "The caller " + c.Name
+}
+
+func percent(part float64) string {
+	p := 100 * part
+	if p < 1 {
+		return fmt.Sprintf("%.1f %%", p)
+	}
+	return fmt.Sprintf("%.0f %%", p)
+}
+
+// often says how often, in what is easiest to picture.
+func often(perSecond float64) string {
+	switch {
+	case perSecond >= 10:
+		return fmt.Sprintf("%.0f times a second", perSecond)
+	case perSecond >= 1:
+		return fmt.Sprintf("%.1f times a second", perSecond)
+	default:
+		return fmt.Sprintf("%.0f times a minute", math.Ceil(60*perSecond))
+	}
+}
+
+func seconds(s float64) string {
+	switch {
+	case s >= 1:
+		return fmt.Sprintf("%.1f s", s)
+	case s >= 0.01:
+		return fmt.Sprintf("%.0f ms", 1000*s)
+	default:
+		return fmt.Sprintf("%.1f ms", 1000*s)
+	}
+}
+
+func countOf(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// cutText bounds a mistake's text: it may quote the file.
+func cutText(s string) string {
+	const most = 300
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + "…"
+}
+
+const (
+	// holdsFor is how long a finding has to hold before it is told, but for those that
+	// are no matter of figures; lingers how long it is told after it held last.
+	holdsFor = 3 * time.Second
+	lingers  = 15 * time.Second
+	// rollout is how long instances may differ before it is told.
+	rollout = 30 * time.Second
+	// maxFindings bounds how many are told, and twice as many are remembered.
+	maxFindings = 50
+)
+
+// Findings remembers since when findings hold, so that one on the edge does not come
+// and go. It is not safe for concurrent use.
+type Findings struct {
+	held map[heldKey]*heldFinding
+}
+
+type heldKey struct {
+	runbook string
+	subject Subject
+}
+
+type heldFinding struct {
+	Finding
+	first, last time.Duration
+	told        bool
+}
+
+// NewFindings returns one that has seen none.
+func NewFindings() *Findings { return &Findings{held: map[heldKey]*heldFinding{}} }
+
+// Judge returns the findings to be told: list holds now, at the time of day at, and at
+// since by a clock that never steps. What is to be acted on comes first.
+func (f *Findings) Judge(since time.Duration, at time.Time, list []Finding) []Finding {
+	for _, found := range list {
+		key := heldKey{found.Runbook, found.Subject}
+		h := f.held[key]
+		if h == nil {
+			if len(f.held) >= 2*maxFindings {
+				continue
+			}
+			h = &heldFinding{first: since}
+			h.Since = at.UTC().Truncate(time.Second)
+			f.held[key] = h
+		}
+		from := h.Since
+		h.Finding, h.last = found, since
+		h.Since = from
+	}
+	told := []Finding{}
+	for key, h := range f.held {
+		quiet := since - h.last
+		if quiet > lingers || quiet > holdsFor && !h.told {
+			delete(f.held, key)
+			continue
+		}
+		wait := holdsFor
+		switch h.Runbook {
+		case "redis-away", "circuit-open", "config-rejected":
+			wait = 0 // somebody has decided that already
+		case "config-differs":
+			wait = rollout
+		}
+		h.told = h.told || h.last-h.first >= wait
+		if h.told {
+			told = append(told, h.Finding)
+		}
+	}
+	slices.SortFunc(told, func(a, b Finding) int {
+		return cmp.Or(strings.Compare(a.Severity, b.Severity), // act before look
+			a.Since.Compare(b.Since), strings.Compare(a.Runbook, b.Runbook), strings.Compare(a.Title, b.Title))
+	})
+	return told[:min(len(told), maxFindings)]
+}
