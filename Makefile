@@ -3,7 +3,7 @@
 # redis-server, Prometheus' promtool and Chromium, and get them from Debian when they may.
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test hotkey clocks vet staticcheck lint fuzz bench bench-memory bench-decisions bench-keys bench-simulate soak faults faults-selftest durability fmt clean needs
+.PHONY: help build run test deploy hotkey clocks vet staticcheck lint fuzz bench bench-memory bench-decisions bench-keys bench-simulate soak faults faults-selftest durability fmt clean needs
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 GOBUILD  = CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)'
@@ -32,6 +32,8 @@ help:
 	@echo
 	@echo '  make build         bin/gateway, static'
 	@echo '  make test          vet, staticcheck and all tests, under the race detector, against real Redis servers'
+	@echo '  make deploy        the files of deploy/ held against those who read them: Kubernetes, Compose, systemd, and'
+	@echo '                     the steps of the Dockerfile taken by hand (the first time: minutes)'
 	@echo '  make hotkey        twenty gateways, one key, overload: every decision held against the rule'
 	@echo '  make clocks        two gateways whose clocks are five seconds apart (builds one anew: minutes)'
 	@echo '  make lint          golangci-lint with the list in .golangci.yml (the first time builds it: minutes)'
@@ -75,6 +77,12 @@ run: build
 test: needs vet staticcheck
 	LIMITTEST_STEPS=1000 go test -race -parallel 4 -skip 'FindsFaults|TestSuite' ./...
 	go test -run 'FindsFaults|TestSuite|TestCore|TestStore|Reference' ./gateway/ratelimit/...
+
+# A module of its own: the types of Kubernetes and Compose are no part of the product.
+deploy:
+	@command -v systemd-analyze >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends systemd >/dev/null; } || true
+	cd deploy/validate && go vet ./... && go test -count=1 ./...
 
 # HOTKEY_GATEWAYS=5 make hotkey takes five.
 hotkey: needs
