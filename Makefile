@@ -50,8 +50,9 @@ help:
 	@echo '  make bench-decisions   what a decision costs Redis, by each algorithm; writes docs/BENCHMARKS.md'
 	@echo '  make bench-keys    what a caller costs Redis in memory; writes docs/BENCHMARKS.md'
 	@echo '  make bench-simulate    what it costs to replay a log of a million lines; writes docs/BENCHMARKS.md'
-	@echo '  make soak          10 GiB each way, ten thousand WebSockets, slow clients, a reload every 100 ms (some five'
-	@echo "                     minutes); writes docs/BENCHMARKS.md; SOAKFLAGS='-scale 0.01' for a hundredth of it"
+	@echo '  make soak          10 GiB each way, ten thousand WebSockets, slow clients, a reload every 100 ms, and twenty'
+	@echo "                     minutes of everything at once with faults (some half an hour); writes docs/BENCHMARKS.md;"
+	@echo "                     SOAKFLAGS='-scale 0.01' for a hundredth of it, '-run ^mixed' for the twenty minutes alone"
 	@echo '  make faults        every failure of Redis under load, held against what is promised (some ten minutes);'
 	@echo "                     writes docs/FAILURES.md; FAULTFLAGS='-quick -run ^frozen' for one row, -list for all names"
 	@echo '  make faults-selftest   the same with a gateway that is broken on purpose: it must be noticed'
