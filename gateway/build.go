@@ -15,6 +15,7 @@ import (
 	"bouncer/gateway/ratelimit"
 	"bouncer/gateway/rewrite"
 	"bouncer/gateway/telemetry"
+	"bouncer/gateway/tracing"
 )
 
 // A snapshot is one configuration, compiled into stages. It is never modified;
@@ -23,12 +24,12 @@ type snapshot struct {
 	gw        *Gateway
 	cfg       *config.Config
 	loaded    time.Time
+	traced    *traced // nil: no traces
 	clientIP  *clientip.Resolver
 	routes    router
 	limited   []*route // those that cost something, for usage
 	edge      []*limit
 	edgeStore ratelimit.Store
-	looking   ratelimit.Store     // the store for who only looks: while it is away, what this instance knows
 	failures  *ratelimit.Policy   // of one address; nil: failed attempts are not limited
 	guesses   *ratelimit.Policy   // at one key; nil: not limited
 	auth      *auth.Authenticator // nil: no route needs it
@@ -49,6 +50,9 @@ func Check(cfg *config.Config) error {
 	}
 	providers, err := makeProviders(cfg, nil, nil)
 	if err != nil {
+		return err
+	}
+	if _, err := makeTraced(cfg, nil, "", "", tracing.Hooks{}); err != nil {
 		return err
 	}
 	_, err = build(cfg, nil, up, keySources{providers: providers}, func(config.FailMode) ratelimit.Store { return nil }, nil)
@@ -86,7 +90,6 @@ func build(
 		}
 	}
 
-	s.looking = storeFor(config.FailLocalCap)
 	named := map[string]*limit{}
 	for _, l := range cfg.Limits {
 		if named[l.Name], err = makeLimit(l, "limit/", nil); err != nil {
@@ -113,7 +116,7 @@ func build(
 	}
 	for _, c := range cfg.Routes {
 		rt := &route{
-			name: c.Name, methods: c.Methods, headers: c.Headers, auth: c.Auth, cost: c.Cost,
+			name: c.Name, template: c.Path, methods: c.Methods, headers: c.Headers, auth: c.Auth, cost: c.Cost,
 			store: storeFor(c.OnStoreFailure), upstreamName: c.Upstream, upstream: up[c.Upstream].upstream, hashBy: hashBy[c.Upstream],
 		}
 		rt.access = makeAccess(c, &s.plans, len(cfg.Auth.JWT) > 0)
@@ -234,7 +237,7 @@ func makeLimit(l *config.Limit, scope string, standIn *ratelimit.Policy) (*limit
 	if err != nil {
 		return nil, err
 	}
-	compiled := &limit{policy: p, per: l.Per, words: l.Words(), byCaller: len(l.Per) == 1 && l.Per[0].Kind == config.PerUser}
+	compiled := &limit{policy: p, per: l.Per, byCaller: len(l.Per) == 1 && l.Per[0].Kind == config.PerUser}
 	if c := l.Candidate; c != nil {
 		spec.Role, spec.Quota, spec.Burst, spec.CountRejected = ratelimit.Candidate, c.Quota, c.Burst, false
 		if compiled.candidate, err = ratelimit.NewPolicy(spec); err != nil {

@@ -43,9 +43,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"bouncer/gateway/auth"
-	"bouncer/gateway/callers"
 	"bouncer/gateway/config"
-	"bouncer/gateway/denials"
 	"bouncer/gateway/door"
 	"bouncer/gateway/ratelimit"
 	"bouncer/gateway/ratelimit/denycache"
@@ -81,10 +79,8 @@ type Gateway struct {
 	sockets     *tally[string]   // WebSockets, by route and caller
 	connections *tally[netip.Prefix]
 	topDenied   *topk.Sketch
-	topNear     *topk.Sketch   // who has little left, though admitted
-	overview    *overview      // nil in a rehearsal
-	callers     *callers.Table // who called of late
-	denials     *denials.Log   // what limits denied
+	topNear     *topk.Sketch // who has little left, though admitted
+	overview    *overview    // nil in a rehearsal
 	// nil without listen.https
 	certificates atomic.Pointer[certificates]
 	listenerTLS  *tls.Config // as long as no certificates of clients count
@@ -107,6 +103,8 @@ type Gateway struct {
 	unsaid       rate.Sometimes // and about one that does not say who its client is
 	boardWarning rate.Sometimes // and that about a board nobody can write to
 
+	traceWarning rate.Sometimes // bounds the warning about a collector that takes nothing
+
 	keyUse        *auth.UseLog
 	keyUseOwed    map[string]time.Time // what Redis was not told yet; see writeKeyUse
 	keyUseWarning rate.Sometimes
@@ -117,6 +115,7 @@ type Gateway struct {
 	upstreams map[string]*pooled
 	providers map[string]*provider // by issuer; replaced, never changed
 	shared    *shared
+	traced    *traced        // nil: no traces
 	bound     *config.Config // the first one: what only a restart changes is as it says
 	watched   []config.File  // the files of the last attempt, good or bad
 	lastError string         // of the last attempt to load; empty after a good one
@@ -144,6 +143,7 @@ func New(o Options) (*Gateway, error) {
 	g.boardWarning = rate.Sometimes{First: 1, Interval: time.Hour}
 	g.keyUse, g.keyUseOwed = auth.NewUseLog(), map[string]time.Time{}
 	g.keyUseWarning = rate.Sometimes{First: 1, Interval: time.Hour}
+	g.traceWarning = rate.Sometimes{First: 1, Interval: time.Minute}
 	g.untrusted = rate.Sometimes{First: 1, Interval: time.Hour}
 	g.crowded = rate.Sometimes{First: 1, Interval: time.Minute}
 	g.unsaid = rate.Sometimes{First: 1, Interval: time.Hour}
@@ -155,6 +155,7 @@ func New(o Options) (*Gateway, error) {
 		Out: o.Log, StoreErrorKinds: storeErrorKinds(), FallbackOutcomes: fallbackOutcomes(), AuthReason: authReason, AuthReasons: authReasons(), DenyCache: g.deniedStats, FetchOutcomes: fetchOutcomes(),
 	})
 	g.log = g.telemetry.Logger()
+	g.telemetry.SetLevel(logLevels[cfg.Log.Level])
 	if g.topDenied, err = topk.New(topDeniedKeys, listHalfLife); err != nil {
 		return nil, fmt.Errorf("make the list of denied keys: %w", err)
 	}
@@ -162,12 +163,6 @@ func New(o Options) (*Gateway, error) {
 		return nil, fmt.Errorf("make the list of keys near their limits: %w", err)
 	}
 	g.overview = newOverview(g)
-	if g.callers, err = callers.New(callers.Options{}); err != nil {
-		return nil, err
-	}
-	if g.denials, err = denials.New(denials.Options{}); err != nil {
-		return nil, err
-	}
 	g.sockets = newTally[string](cfg.Store.MemoryMaxKeys, g.telemetry.Overflow)
 	g.connections = newTally[netip.Prefix](cfg.Store.MemoryMaxKeys, g.telemetry.Overflow)
 	g.edgeStore, err = memory.New(memory.Options{

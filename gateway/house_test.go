@@ -21,15 +21,13 @@ var mayImport = map[string][]string{
 	"cmd/gateway":                  {"gateway", "gateway/auth", "gateway/config", "gateway/explain", "gateway/plantest", "gateway/simulate"},
 	"gateway":                      {"gateway/*"},
 	"gateway/acme":                 {},
-	"gateway/admin":                {"gateway/denials", "gateway/httperr", "gateway/scope", "gateway/topk"},
+	"gateway/admin":                {"gateway/httperr", "gateway/scope", "gateway/topk"},
 	"gateway/auth":                 {"gateway/jwks"},
 	"gateway/auth/keyuse":          {},
 	"gateway/auth/rediskeys":       {"gateway/auth"},
 	"gateway/auth/tokentest":       {"gateway/auth"},
-	"gateway/callers":              {},
 	"gateway/clientip":             {"gateway/scope"},
 	"gateway/config":               {"gateway/jwks", "gateway/rewrite"},
-	"gateway/denials":              {},
 	"gateway/door":                 {"gateway/httperr"},
 	"gateway/explain":              {"gateway", "gateway/config", "gateway/ratelimit", "gateway/scope"},
 	"gateway/fallback":             {"gateway/ratelimit"},
@@ -49,6 +47,7 @@ var mayImport = map[string][]string{
 	"gateway/simulate":             {"gateway", "gateway/config", "gateway/ratelimit"},
 	"gateway/telemetry":            {"gateway/pulse", "gateway/scope"},
 	"gateway/topk":                 {},
+	"gateway/tracing":              {"gateway/scope"},
 }
 
 func TestImportsPointOneWay(t *testing.T) {
@@ -102,7 +101,7 @@ var mayAsk = map[string]string{
 	"pipeline.go chargeLimits Take":           "the stage",
 	"rehearsal.go Take Take":                  "passes on, and remembers",
 	"shared.go Take Take":                     "passes on, and measures",
-	"ownlimits.go look Take":                  "looks, at no cost",
+	"usage.go lookAt Take":                    "looks, at no cost",
 	"explain/explain.go Take Take":            "looks, at no cost",
 	"simulate/smallest.go chargeWindow Admit": "counts what a limit without end would hold",
 	"simulate/smallest.go denies Decide":      "tries numbers",

@@ -9,13 +9,13 @@ import (
 
 	"bouncer/gateway/auth"
 	"bouncer/gateway/config"
-	"bouncer/gateway/denials"
 	"bouncer/gateway/door"
 	"bouncer/gateway/httperr"
 	"bouncer/gateway/proxy"
 	"bouncer/gateway/ratelimit"
 	"bouncer/gateway/scope"
 	"bouncer/gateway/telemetry"
+	"bouncer/gateway/tracing"
 )
 
 // An exchange is one request and its answer on their way through the gateway.
@@ -24,22 +24,21 @@ type exchange struct {
 	response response
 	deciding decisionContext // what the store is called with
 
-	route      *route          // nil if none matched
-	to         *url.URL        // what the upstream is asked for; nil for what the client asked for
-	preflight  bool            // it only asks whether a page may use the route (CORS)
-	plan       *plan           // nil if the caller has none
-	place      proxy.Place     // in flight to the upstream
-	socket     held[string]    // one of the caller's WebSockets
-	onlyFor    []string        // the names of the routes that the caller's key is for; nil: any
-	planFrom   planSource      // who says so
-	authorized bool            // it was looked at what the caller may use, whatever came of it
-	scopes     []string        // what the credential grants, of what routes ask for
-	claims     []auth.Claim    // the same of a token's claims
-	unasked    bool            // a browser adds the credential by itself
-	limited    bool            // a limit denied it
-	denial     *denials.Denial // what is kept of that; nil: nothing is
-	assumed    *Caller         // who it is, in a rehearsal that is told so; else nil
+	route      *route       // nil if none matched
+	to         *url.URL     // what the upstream is asked for; nil for what the client asked for
+	preflight  bool         // it only asks whether a page may use the route (CORS)
+	plan       *plan        // nil if the caller has none
+	place      proxy.Place  // in flight to the upstream
+	socket     held[string] // one of the caller's WebSockets
+	onlyFor    []string     // the names of the routes that the caller's key is for; nil: any
+	planFrom   planSource   // who says so
+	authorized bool         // it was looked at what the caller may use, whatever came of it
+	scopes     []string     // what the credential grants, of what routes ask for
+	claims     []auth.Claim // the same of a token's claims
+	unasked    bool         // a browser adds the credential by itself
+	assumed    *Caller      // who it is, in a rehearsal that is told so; else nil
 	flight     telemetry.Flight
+	trace      *tracing.Request // nil: none is made
 
 	// Room for the usual number of limits, so that a decision allocates nothing.
 	chargeRoom   [4]ratelimit.Charge
@@ -95,6 +94,10 @@ func (s *snapshot) walk(x *exchange, r *http.Request) *httperr.Error {
 	// 502, 504
 	how := x.route.forward
 	how.To, how.Place, how.Leaving, how.WebSocket.Until = x.to, &x.place, s.gw.leaving, x.Expires
+	if x.trace != nil {
+		x.trace.Method(r.Method)
+		how.Trace = x.trace
+	}
 	if by := x.route.hashBy; by != nil {
 		how.Key = part(*by, r, &x.Request).Value
 	}
@@ -177,6 +180,7 @@ func (s *snapshot) findClient(x *exchange, r *http.Request) {
 		x.ID = newRequestID()
 	}
 	x.response.id = x.ID
+	s.beginTrace(x, r)
 	if res.Ignored {
 		s.gw.telemetry.UntrustedForwarding()
 		s.gw.warnUntrusted(x.Peer, s.cfg.ClientIP.Header)
@@ -250,7 +254,7 @@ func (s *snapshot) chargeEdge(x *exchange, r *http.Request) *httperr.Error {
 		s.countNear(cs, ds)
 		return nil
 	}
-	s.countDenied(x, cs, ds)
+	s.countDenied(cs, ds)
 	denying := ds[:0]
 	for _, d := range ds {
 		if denies(d) {
@@ -309,7 +313,9 @@ func (s *snapshot) chargeLimits(x *exchange, r *http.Request) *httperr.Error {
 	if len(cs) == 0 {
 		return nil
 	}
+	x.trace.Deciding(len(cs))
 	ds, err := x.route.store.Take(&x.deciding, cs, x.decisionRoom[:0])
+	x.decided(ds, err)
 	if err != nil {
 		e := storeFailed(err)
 		if e.Status != httperr.StatusClientClosedRequest {
@@ -323,14 +329,12 @@ func (s *snapshot) chargeLimits(x *exchange, r *http.Request) *httperr.Error {
 		s.countNear(cs, ds)
 		return nil
 	}
-	s.countDenied(x, cs, ds)
+	s.countDenied(cs, ds)
 	return denied(x, ds)
 }
 
-// countDenied counts the buckets that denied for the list of the most denied, and
-// has what was decided kept.
-func (s *snapshot) countDenied(x *exchange, cs []ratelimit.Charge, ds []ratelimit.Decision) {
-	s.keepDenial(x, cs, ds)
+// countDenied counts the buckets that denied for the list of the most denied.
+func (s *snapshot) countDenied(cs []ratelimit.Charge, ds []ratelimit.Decision) {
 	for i, d := range ds {
 		if denies(d) {
 			s.gw.deniedKey(cs[i].Partition, d.Policy.Name)
@@ -451,8 +455,8 @@ func (s *snapshot) end(x *exchange, r *http.Request, panicked any) {
 	x.socket.leave()
 	x.response.socket.Done()
 	x.flight.Done()
+	x.endTrace(r)
 	s.gw.telemetry.Request(r, &x.Request)
-	s.gw.noteCaller(x, r)
 	s.gw.flights.Add(-1)
 	if panicked != nil {
 		panic(panicked)

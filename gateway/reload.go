@@ -45,6 +45,9 @@ func (g *Gateway) reloadLocked() error {
 			"mistakes", strings.Split(err.Error(), "\n"), "in_force", old.cfg.Hash)
 		return err
 	}
+	level := g.telemetry.Level()
+	g.openLog(cfg)
+	defer g.useLog(cfg, level)
 	g.lastError = ""
 	g.telemetry.Reloaded(true, cfg.Hash, now)
 	g.telemetry.Store(cfg.Store.Redis != nil)
@@ -95,6 +98,10 @@ func (g *Gateway) applyLocked(cfg *config.Config) error {
 	if err != nil {
 		return err
 	}
+	traces, err := makeTraced(cfg, g.traced, g.options.Version, g.instance, g.traceHooks())
+	if err != nil {
+		return err
+	}
 	sh := g.shared
 	if sh == nil || !sh.same(cfg) {
 		if sh, err = g.makeShared(cfg); err != nil {
@@ -113,8 +120,11 @@ func (g *Gateway) applyLocked(cfg *config.Config) error {
 		return err
 	}
 
+	s.traced = traces
+	g.useTracedLocked(traces, old != nil)
 	g.useProviders(providers, old != nil)
 	g.telemetry.Configure(labels(cfg))
+	g.telemetry.SampleAllowed(int(cfg.Log.SampleAllowed))
 	if old != nil && sh != g.shared {
 		// In this order: to the others, both boards are one instance.
 		g.shared.leave()

@@ -23,6 +23,7 @@ import (
 // know after it was matched, so that nothing is looked up by name again.
 type route struct {
 	name         string
+	template     string          // the path as the operator wrote it
 	methods      []string        // empty: all; GET includes HEAD
 	headers      []rewrite.Field // that requests have; empty: none is looked at
 	auth         config.AuthMode

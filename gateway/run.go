@@ -51,6 +51,7 @@ func (g *Gateway) Run(ctx context.Context, hup <-chan os.Signal) error {
 	}
 	g.shared.start() //nolint:contextcheck // it ends with Close, after what is in flight and not with ctx
 	g.startUpstreams()
+	g.startTraces()            //nolint:contextcheck // as above
 	g.startFirstProviders(ctx) // requests wait for it in front of the listeners
 	g.announce(s.cfg, public, private)
 
@@ -120,6 +121,7 @@ func (g *Gateway) Run(ctx context.Context, hup <-chan os.Signal) error {
 	if cerr := g.shared.close(settling); cerr != nil {
 		g.log.Warn("close the connections to the limit store", "error", cerr)
 	}
+	g.traced.close(settling)
 	g.log.Info("stopped")
 	return err
 }

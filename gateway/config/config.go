@@ -22,6 +22,8 @@ type Config struct {
 
 	Listen          Listen
 	Admin           Admin
+	Log             Log
+	Traces          *Traces       // nil: none
 	ShutdownTimeout time.Duration // default 30s
 	DrainDelay      time.Duration // default 0
 	ClientIP        ClientIP

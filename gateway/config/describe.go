@@ -32,6 +32,9 @@ func Describe(old, new *Config) []string {
 	if a, b := sentinel(old), sentinel(new); !bytes.Equal(a.Password, b.Password) {
 		d.say("store.redis.sentinel: the password changed")
 	}
+	if a, b := old.Traces, new.Traces; a != nil && b != nil && !bytes.Equal(a.Headers, b.Headers) {
+		d.say("traces.headers_file: the fields changed")
+	}
 	for _, path := range slices.Compact(slices.Sorted(slices.Values(tlsFiles(new)))) {
 		if a, b := contentOf(old, path), contentOf(new, path); a != nil && b != nil && *a != *b {
 			d.say("%s changed", path)
@@ -70,6 +73,9 @@ func tlsFiles(c *Config) []string {
 	}
 	if r := c.Store.Redis; r != nil && r.TLS != nil {
 		paths = append(paths, r.TLS.CAFile, r.TLS.CertFile, r.TLS.KeyFile)
+	}
+	if t := c.Traces; t != nil && t.TLS != nil {
+		paths = append(paths, t.TLS.CAFile, t.TLS.CertFile, t.TLS.KeyFile)
 	}
 	for _, is := range c.Auth.JWT {
 		if p := is.Provider; p != nil && p.TLS != nil {
@@ -150,7 +156,7 @@ func settings(a, b *Config) []setting {
 			return of(r.TLS)
 		})
 	}
-	return []setting{
+	return append([]setting{
 		restart(both("listen.http", func(c *Config) string { return c.Listen.HTTP })),
 		restart(both("listen.https.address", https(func(h *HTTPS) string { return h.Address }))),
 		both("listen.https.cert_file", https(func(h *HTTPS) string { return h.CertFile })),
@@ -227,7 +233,7 @@ func settings(a, b *Config) []setting {
 		both("usage_path", func(c *Config) string { return c.UsagePath }),
 		both("default_plan", func(c *Config) string { return c.DefaultPlan }),
 		both("anonymous_plan", func(c *Config) string { return c.AnonymousPlan }),
-	}
+	}, describeSignals(both)...)
 }
 
 // differ collects what changed.

@@ -29,6 +29,7 @@ var told = map[string]string{
 	"ClaimValue.V":    "-", // it is changed as a whole
 	"ClientCerts.CAs": "auth.client_certs: the authorities changed",
 
+	"Traces.Headers":      "traces.headers_file: the fields changed",
 	"Admin.Token":         "admin.token_file: the token changed",
 	"ClientIP.TrustUnix":  "client_ip.trusted_proxies",
 	"Store.MemoryMaxKeys": "store.memory.max_keys",
@@ -75,7 +76,7 @@ var told = map[string]string{
 // about one of its fields.
 var partWords = map[string]string{
 	"Listen.HTTPS": "listen.https.address", "HTTPS.ACME": "listen.https.acme.domains", "Redis.Sentinel": "store.redis.sentinel.master", "Auth.APIKeys": "auth.api_keys.file",
-	"Issuer.Provider": "jwks_url", "Provider.TLS": "tls.ca_file",
+	"Config.Traces": "traces.endpoint", "Traces.TLS": "traces.tls.ca_file", "Issuer.Provider": "jwks_url", "Provider.TLS": "tls.ca_file",
 	"Route.Rewrite": "rewrite.match", "Route.WebSocket": "websocket", "Upstream.TLS": "tls.ca_file", "Upstream.Health": "health.path",
 	"Route.RequestHeaders": "request_headers", "Route.ResponseHeaders": "response_headers",
 }
@@ -276,6 +277,8 @@ func textOf(v reflect.Value) string {
 		}
 		return formatDuration(x)
 	case Size:
+		return x.String()
+	case Share:
 		return x.String()
 	case Percent:
 		return x.String()

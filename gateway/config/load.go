@@ -54,6 +54,8 @@ func build(s *source, f *routesFile, p *plansFile) *Config {
 		Hash:            hex.EncodeToString(sum[:8]),
 		Listen:          f.listen,
 		Admin:           f.admin,
+		Log:             f.log,
+		Traces:          f.traces,
 		ShutdownTimeout: f.shutdown,
 		DrainDelay:      f.drain,
 		ClientIP:        f.clientIP,

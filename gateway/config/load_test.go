@@ -306,7 +306,7 @@ func TestGoodFilesLoad(t *testing.T) {
 	}
 	slices.Sort(files)
 	equal("files", files, []string{
-		"admin-token", "cert.pem", "ec.pem", "ed25519.pem", "jwks.json", "key.pem", "keys.yaml", "plans.yaml", "redis-password",
+		"admin-token", "cert.pem", "ec.pem", "ed25519.pem", "jwks.json", "key.pem", "keys.yaml", "otel-headers", "plans.yaml", "redis-password",
 		"routes.yaml", "rsa.pem", "secret", "secret-old",
 	})
 }

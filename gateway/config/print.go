@@ -150,6 +150,10 @@ func (c *Config) routesNode() *yaml.Node {
 		n.text("token_file", c.Admin.TokenFile)
 		m.node("admin", n.n)
 	}
+	m.node("log", c.Log.node().n)
+	if c.Traces != nil {
+		m.node("traces", c.Traces.node().n)
+	}
 	m.duration("shutdown_timeout", c.ShutdownTimeout)
 	m.duration("drain_delay", c.DrainDelay)
 

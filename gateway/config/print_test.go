@@ -79,6 +79,7 @@ listen:
   http: :8080
   admin: 127.0.0.1:9090
   max_connections_per_ip: 0
+log: {level: info, sample_allowed: 100%}
 shutdown_timeout: 30s
 drain_delay: 0s
 client_ip:

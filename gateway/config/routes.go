@@ -25,6 +25,8 @@ type routesFile struct {
 	sockets  []value // public addresses that are unix sockets
 	adminAt  value   // listen.admin, or the root
 	admin    Admin
+	log      Log
+	traces   *Traces
 	hasToken bool // a token was named, even if it could not be read
 	shutdown time.Duration
 	drain    time.Duration
@@ -60,6 +62,7 @@ func readRoutes(root value) *routesFile {
 	o.extensions = true
 	f.readListen(o)
 	f.readAdmin(o)
+	f.log, f.traces = readLog(o), readTraces(o)
 	f.shutdown = o.duration("shutdown_timeout", 30*time.Second, 0, day)
 	f.drain = o.duration("drain_delay", 0, 0, day)
 	f.readClientIP(o)

@@ -151,7 +151,7 @@ var beyond = regexp.MustCompile(strings.Join([]string{
 	`^routes\[\d+\].path`, `^usage_path: "/`, `is not a host name`, `bad (host|port|database number)`, `options in the url`, `written %25`, `absolute`, `stand in one cluster`, `has only database 0`,
 	`another user name or password`, `a user name without a password`, `header of its own`, `not known before authentication`, `must not be queued at the edge`,
 	`not about who is calling`, `only a limit of N/week`, `has white space around it`, `does not begin with`, `error parsing regexp`, `there is no group`, `case makes no difference`,
-	`is no host`, `is where its discovery document is`, `is for a provider that is spoken to by https`, `makes no host`, `is there already, as`, `a character that cannot stand there`,
+	`is no host`, `is where its discovery document is`, `is for a provider that is spoken to by https`, `sets a field that deliveries have`, `makes no host`, `is there already, as`, `a character that cannot stand there`,
 }, "|"))
 
 // TestTheSchemaRefusesWhatTheCheckerDoes goes through all archives: where the

@@ -30,6 +30,8 @@ func routesSchema() schema {
 		"admin": fields(map[string]schema{
 			"token_file": def("text").says("File with the token for everything on the admin listener but /healthz, /readyz and /metrics. Required where that listener is not on loopback."),
 		}).says("Who may use the admin listener."),
+		"log":              logSchema(),
+		"traces":           tracesSchema(),
 		"shutdown_timeout": spell(30*time.Second, "How long requests in flight may take after SIGTERM, 0s to 1d; it ends as soon as nothing is in flight."),
 		"drain_delay":      spell(0, "How long /readyz says 503 before the listeners close, 0s to 1d."),
 		"client_ip": fields(map[string]schema{

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"maps"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
@@ -49,11 +50,23 @@ type Forward struct {
 	// NoWebSocket says that no target can be asked for one: a handshake is refused
 	// with 501 (RFC 9110 section 15.6.2).
 	NoWebSocket bool
+	// Trace is told of the attempts; nil: nobody is.
+	Trace Trace
 	// Place is where [Upstream.Enter] let the request in, which is told whether there
 	// was an answer; nil for none.
 	Place *Place
 
 	host string // the Host that Fields set; empty: the target's
+}
+
+// A Trace follows the attempts at targets, of which there is one at a time. It is called on
+// the request's goroutine.
+type Trace interface {
+	// Attempt is called before each attempt. What it sets of s.SpanID is what that
+	// target is told.
+	Attempt(s *scope.Request)
+	// Attempted is called when an attempt has ended, with what Hooks.Done gets.
+	Attempted(s *scope.Request, status int, err error)
 }
 
 // noLog is for what httputil.ReverseProxy would print: all of it is in
@@ -195,6 +208,9 @@ func (x *exchange) take(at int) {
 	x.start, x.there, x.been[x.target] = time.Now(), true, true
 	x.scope.Target, x.scope.UpstreamStatus, x.scope.UpstreamErr = t.name, 0, nil
 	x.scope.UpstreamAttempts++
+	if x.forward.Trace != nil {
+		x.forward.Trace.Attempt(x.scope)
+	}
 }
 
 // leave counts the request out again and reports how it went.
@@ -209,6 +225,9 @@ func (x *exchange) leave(status int, err error) {
 	x.scope.UpstreamStatus, x.scope.UpstreamErr = status, err
 	d := time.Since(x.start)
 	x.scope.UpstreamDuration += d
+	if x.forward.Trace != nil {
+		x.forward.Trace.Attempted(x.scope, status, err)
+	}
 	if x.u.hooks.Done != nil {
 		x.u.hooks.Done(x.u.name, t.name, status, d, err)
 	}
@@ -325,6 +344,10 @@ func (x *exchange) RoundTrip(r *http.Request) (*http.Response, error) {
 		to := *r.URL
 		x.u.targets[x.target].point(&to, x.url())
 		r.URL = &to
+		if x.forward.Trace != nil {
+			r.Header = maps.Clone(r.Header)
+			r.Header["Traceparent"] = []string{scope.Traceparent(x.scope.TraceID, x.scope.SpanID, x.scope.TraceSampled)}
+		}
 		if x.upload != nil {
 			if r.Body, err = x.upload.again(); err != nil {
 				return nil, err

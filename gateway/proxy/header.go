@@ -237,11 +237,29 @@ func outgoing(in *http.Request, s *scope.Request, o Forward, webSocket bool) htt
 	}
 	f.set("Via", via)
 
-	if v, ok := only(out["Traceparent"]); !ok || !validTraceparent(v) {
-		delete(out, "Tracestate") // it belongs to the trace that cannot go on
-		f.set("Traceparent", newTraceparent())
-	}
+	f.setTrace(out, s)
 	return out
+}
+
+// setTrace names the trace that the upstream's part belongs to: ours, or the one that the
+// client sent as it is, or one that nobody keeps.
+func (f *fields) setTrace(out http.Header, s *scope.Request) {
+	var trace [16]byte // of the client
+	ok := false
+	if v, once := only(out["Traceparent"]); once {
+		trace, _, _, ok = scope.ParseTraceparent(v)
+	}
+	own := s.SpanID != [8]byte{}
+	if !ok || own && trace != s.TraceID {
+		delete(out, "Tracestate") // it belongs to a trace that does not go on
+	}
+	switch {
+	case own:
+		f.set("Traceparent", scope.Traceparent(s.TraceID, s.SpanID, s.TraceSampled))
+	case !ok:
+		fresh, span := scope.NewTrace()
+		f.set("Traceparent", scope.Traceparent(fresh, span, false))
+	}
 }
 
 // offersTrailers reports whether a TE field names trailers.

@@ -225,6 +225,14 @@ func TestForwardingFields(t *testing.T) {
 	check("trace goes on", scope.Request{}, "traceparent: "+valid+"\r\ntracestate: a=1\r\n", "Traceparent", valid)
 	check("state goes with it", scope.Request{}, "traceparent: "+valid+"\r\ntracestate: a=1\r\n", "Tracestate", "a=1")
 	check("state goes when the trace is not valid", scope.Request{}, "traceparent: x\r\ntracestate: a=1\r\n", "Tracestate")
+	own := scope.Request{TraceID: [16]byte{0x0a, 0xf7, 0x65, 0x19, 0x16, 0xcd, 0x43, 0xdd, 0x84, 0x48, 0xeb, 0x21, 0x1c, 0x80, 0x31, 0x9c}, SpanID: [8]byte{7: 9}, TraceSampled: true}
+	const ours = "00-0af7651916cd43dd8448eb211c80319c-0000000000000009-01"
+	check("our span goes on in the client's trace", own, "traceparent: "+valid+"\r\ntracestate: a=1\r\n", "Traceparent", ours)
+	check("with its state", own, "traceparent: "+valid+"\r\ntracestate: a=1\r\n", "Tracestate", "a=1")
+	other := strings.Replace(valid, "0af7", "1af7", 1)
+	check("our trace replaces the client's", own, "traceparent: "+other+"\r\ntracestate: a=1\r\n", "Traceparent", ours)
+	check("and its state", own, "traceparent: "+other+"\r\ntracestate: a=1\r\n", "Tracestate")
+	check("our trace where there is none", own, "", "Traceparent", ours)
 	check("state alone", scope.Request{}, "tracestate: a=1\r\n", "Tracestate")
 	check("credentials", scope.Request{}, "Authorization: Bearer x\r\nCookie: a=1\r\n", "Authorization")
 	check("no encoding is invented", scope.Request{}, "", "Accept-Encoding")

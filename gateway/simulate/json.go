@@ -118,6 +118,7 @@ func (p *lineReader) jsonLine(line []byte, r *record) error {
 	if string(p.object["msg"]) == `"request"` && p.object["request_id"] != nil {
 		// This gateway's own: its time is the arrival.
 		r.begins = true
+		r.sampled = p.object["sampled"] != nil
 		switch string(p.object["denied_by"]) {
 		case `"unauthorized"`, `"failure_limit"`, `"key_failure_limit"`:
 			r.refused = true

@@ -24,6 +24,8 @@ type record struct {
 	user, tenant, key, pln string
 	// refused: our own log says that this one had no good credentials.
 	refused bool
+	// sampled: our own log has only some of such lines.
+	sampled bool
 }
 
 // arrive turns the time of a line into that of the arrival.

@@ -311,3 +311,18 @@ func FuzzLines(f *testing.F) {
 		}
 	})
 }
+
+// Our own log may have only a share of what was served: the numbers are then too good, and
+// the result says so.
+func TestASampledLogIsSaidToBeOne(t *testing.T) {
+	t.Parallel()
+	line := `{"time":"2026-11-02T12:00:00.000000Z","level":"INFO","msg":"request","request_id":"a","client_ip":"203.0.113.7","method":"GET","host":"a","path":"/api/x","status":200,"duration_ms":1}` + "\n"
+	sampled := strings.Replace(line, `"duration_ms"`, `"sampled":0.1,"duration_ms"`, 1)
+	r := run(t, Options{Config: load(t, routes, plans(""))}, line+sampled+sampled)
+	if want := "the log is a sample: the gateway that wrote 2 of these lines left out others"; len(r.Notes) != 1 || !strings.HasPrefix(r.Notes[0], want) {
+		t.Errorf("two sampled lines of three: notes %q, want %q", r.Notes, want)
+	}
+	if r := run(t, Options{Config: load(t, routes, plans(""))}, line+line); len(r.Notes) != 0 || r.Requests != 2 {
+		t.Errorf("no sampled line: %d requests, notes %q, want 2 and none", r.Requests, r.Notes)
+	}
+}

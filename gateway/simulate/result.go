@@ -215,6 +215,10 @@ func (r *Result) note(in *merged, worlds []*world) {
 		note("%d of %s match no route, so that no plan was asked: is this a log of what routes.yaml serves? -routes names another file, -host the host of lines that have none",
 			r.Unmatched, count(r.Requests, "request"))
 	}
+	if in.counts.sampled > 0 {
+		note("the log is a sample: the gateway that wrote %d of these lines left out others like them (log.sample_allowed), so that callers spent more than is seen here, and more would be denied; replay a log of all requests, which is log.sample_allowed: 100%%",
+			in.counts.sampled)
+	}
 	if in.counts.late > 0 {
 		note("%d lines stand more than %d lines behind their time; they were decided at the time of the line before", in.counts.late, window)
 	}

@@ -138,6 +138,9 @@ func (s *source) next(c *counts, arrival bool) error {
 					r.arrive()
 				}
 				c.seq++
+				if r.sampled {
+					c.sampled++
+				}
 				r.seq = c.seq
 				s.head = r
 				return nil
@@ -184,6 +187,7 @@ func (s *source) read(line []byte, r *record) error {
 type counts struct {
 	lines, malformed, other, late int64
 	seq                           int64
+	sampled                       int64 // of a log that has only some of such lines
 	shown                         []Malformed
 }
 

@@ -1,6 +1,7 @@
 package telemetry
 
 import (
+	encodehex "encoding/hex"
 	"errors"
 	"net/http"
 	"net/netip"
@@ -23,8 +24,8 @@ var lineBuffers = sync.Pool{New: func() any { b := make([]byte, 0, 1024); return
 // slog.JSONHandler would write for the same attributes, byte for byte (a test
 // holds it to that), at a fraction of the cost: the fields are fixed, so
 // nothing is boxed, reflected on or allocated. authReason is the word for
-// s.AuthError, unused if that is nil.
-func appendRequest(b []byte, r *http.Request, s *scope.Request, took time.Duration, authReason string) []byte {
+// s.AuthError, unused if that is nil; sampled is the last field, as [sampling] has it.
+func appendRequest(b []byte, r *http.Request, s *scope.Request, took time.Duration, authReason, sampled string) []byte {
 	b = append(b, `{"time":"`...)
 	b = s.Arrived.UTC().AppendFormat(b, timeLayout)
 	b = append(b, `","level":"INFO","msg":"request"`...)
@@ -71,6 +72,12 @@ func appendRequest(b []byte, r *http.Request, s *scope.Request, took time.Durati
 	if s.UpstreamErr != nil {
 		b = appendField(b, "upstream_error", errText(s.UpstreamErr))
 	}
+	if s.TraceID != ([16]byte{}) {
+		b = append(b, `,"trace_id":"`...)
+		b = encodehex.AppendEncode(b, s.TraceID[:])
+		b = append(b, '"')
+	}
+	b = append(b, sampled...)
 	return append(b, '}', '\n')
 }
 

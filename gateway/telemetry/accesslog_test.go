@@ -21,7 +21,7 @@ import (
 )
 
 // writeWithSlog writes the line the plain way, as the reference.
-func writeWithSlog(h slog.Handler, r *http.Request, s *scope.Request, took time.Duration, authReason string) {
+func writeWithSlog(h slog.Handler, r *http.Request, s *scope.Request, took time.Duration, authReason string, sampled *float64) {
 	route := s.Route
 	if route == "" {
 		route = Unmatched
@@ -56,6 +56,12 @@ func writeWithSlog(h slog.Handler, r *http.Request, s *scope.Request, took time.
 	}
 	if s.UpstreamErr != nil {
 		rec.AddAttrs(str("upstream_error", s.UpstreamErr.Error()))
+	}
+	if s.TraceID != ([16]byte{}) {
+		rec.AddAttrs(slog.String("trace_id", fmt.Sprintf("%x", s.TraceID)))
+	}
+	if sampled != nil {
+		rec.AddAttrs(slog.Float64("sampled", *sampled))
 	}
 	_ = h.Handle(context.Background(), rec)
 }
@@ -102,10 +108,22 @@ func TestLineIsWhatSlogWouldWrite(t *testing.T) {
 		if rapid.Bool().Draw(rt, "errors") {
 			s.AuthError, s.StoreErr, s.UpstreamErr = errors.New("a"), errors.New(text("store")), errors.New(text("up"))
 		}
+		if rapid.Bool().Draw(rt, "traced") {
+			s.TraceID = [16]byte(rapid.SliceOfN(rapid.Byte(), 16, 16).Draw(rt, "trace"))
+		}
+		var sampled *float64
+		field := ""
+		if millionths := rapid.IntRange(0, 2*million).Draw(rt, "sampled"); millionths < million {
+			tm := new(Telemetry)
+			tm.SampleAllowed(millionths)
+			field = tm.share.Load().field
+			share := float64(millionths) / million
+			sampled = &share
+		}
 		reason, took := text("reason"), micros("took")
 		var want bytes.Buffer
-		writeWithSlog(slog.NewJSONHandler(&want, handlerOptions(slog.LevelInfo)), r, s, took, reason)
-		got := appendRequest(nil, r, s, took, reason)
+		writeWithSlog(slog.NewJSONHandler(&want, handlerOptions(slog.LevelInfo)), r, s, took, reason, sampled)
+		got := appendRequest(nil, r, s, took, reason, field)
 		if !bytes.Equal(got, want.Bytes()) {
 			rt.Fatalf("line differs from slog's\n got %q\nwant %q", got, want.Bytes())
 		}
@@ -119,7 +137,7 @@ func TestLineHasTheFieldsOperatorsReadInOrder(t *testing.T) {
 	r, s := sample()
 	s.Arrived = time.Date(2026, 11, 30, 12, 0, 0, 123_456_789, time.FixedZone("IST", 19800))
 	s.DeniedBy, s.Status = "per-minute", 429
-	got := string(appendRequest(nil, r, s, 2_050*time.Microsecond, ""))
+	got := string(appendRequest(nil, r, s, 2_050*time.Microsecond, "", ""))
 	want := `{"time":"2026-11-30T06:30:00.123456Z","level":"INFO","msg":"request","request_id":"01J9Z3K8M2",` +
 		`"client_ip":"203.0.113.7","method":"GET","host":"api.example.com","path":"/api/weather","route":"weather",` +
 		`"user":"priya123","tenant":"acme","key_id":"k-7f3a","plan":"free","cost":1,"status":429,` +

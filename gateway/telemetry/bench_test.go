@@ -96,7 +96,7 @@ func BenchmarkLine(b *testing.B) {
 		buf := make([]byte, 0, 1024)
 		b.ReportAllocs()
 		for b.Loop() {
-			buf = appendRequest(buf[:0], r, s, 5*time.Millisecond, "")
+			buf = appendRequest(buf[:0], r, s, 5*time.Millisecond, "", "")
 		}
 	})
 	b.Run("slog", func(b *testing.B) {
@@ -105,7 +105,7 @@ func BenchmarkLine(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
 			buf.Reset()
-			writeWithSlog(h, r, s, 5*time.Millisecond, "")
+			writeWithSlog(h, r, s, 5*time.Millisecond, "", nil)
 		}
 	})
 }

@@ -55,6 +55,14 @@ func (t *Telemetry) ProxyHeaderRefused(reason string) {
 	}
 }
 
+// TraceSpans counts spans of traces by what became of them: sent, dropped or failed.
+// Any other outcome is not counted.
+func (t *Telemetry) TraceSpans(outcome string, n int) {
+	if c := t.traceSpans[outcome]; c != nil {
+		c.Add(float64(n))
+	}
+}
+
 // WebSocketEnded counts a WebSocket that the gateway ended: idle, lifetime,
 // credential or shutdown. Any other reason is not counted.
 func (t *Telemetry) WebSocketEnded(reason string) {

@@ -54,6 +54,7 @@ type metrics struct {
 
 	fallbackUnits map[string]prometheus.Counter // by outcome
 	socketsEnded  map[string]prometheus.Counter // by reason
+	traceSpans    map[string]prometheus.Counter // by outcome
 	proxyHeaders  map[string]prometheus.Counter // by reason
 }
 
@@ -200,6 +201,7 @@ func newMetrics(reg prometheus.Registerer, o *Options, dropped func() int64) met
 
 		fallbackUnits: make(map[string]prometheus.Counter),
 		socketsEnded:  make(map[string]prometheus.Counter),
+		traceSpans:    make(map[string]prometheus.Counter),
 		proxyHeaders:  make(map[string]prometheus.Counter),
 	}
 	units := prometheus.NewCounterVec(counter("gateway_fallback_units_total",
@@ -211,6 +213,11 @@ func newMetrics(reg prometheus.Registerer, o *Options, dropped func() int64) met
 		"WebSockets that the gateway ended, by why: idle, lifetime, credential (expired) or shutdown."), []string{"reason"})
 	for _, reason := range socketEndings {
 		m.socketsEnded[reason] = ended.WithLabelValues(reason)
+	}
+	spans := prometheus.NewCounterVec(counter("gateway_trace_spans_total",
+		"Spans of traces, by what became of them: sent, dropped (too many waited) or failed (the collector did not take them)."), []string{"outcome"})
+	for _, outcome := range [...]string{"sent", "dropped", "failed"} {
+		m.traceSpans[outcome] = spans.WithLabelValues(outcome)
 	}
 	proxyHeaders := prometheus.NewCounterVec(counter("gateway_proxy_headers_refused_total",
 		"Connections of trusted proxies that were closed at the header of the PROXY protocol: missing, bad or slow."), []string{"reason"})
@@ -254,7 +261,7 @@ func newMetrics(reg prometheus.Registerer, o *Options, dropped func() int64) met
 		m.requests, m.duration, m.added, m.inFlight, m.decisions, m.remaining, m.storeTook,
 		m.fallback, m.overflow, m.unknown, m.untrusted, m.leased, m.stranded, m.leasesFull, m.instances, m.upRequests, m.up, m.forbidden,
 		m.lastOK, m.lastOKTime, m.configInfo, m.shared, m.circuit, m.noRoom, m.retries, m.certExpiry,
-		m.sockets, m.noSocket, m.noPlace, m.notRead, m.keyFetches, m.keysFrom, m.keys, ended, proxyHeaders, storeErrors, units, auth, refused, reloads, logDropped, denials, pushedOut,
+		m.sockets, m.noSocket, m.noPlace, m.notRead, m.keyFetches, m.keysFrom, m.keys, ended, spans, proxyHeaders, storeErrors, units, auth, refused, reloads, logDropped, denials, pushedOut,
 	)
 	return m
 }

@@ -22,9 +22,17 @@ func (t *Telemetry) Request(r *http.Request, s *scope.Request) {
 	if s.Status != http.StatusSwitchingProtocols {
 		rt.observe(s, took)
 	}
+	most, sampled := maxBuffered, ""
+	if wentWell(s) {
+		var write bool
+		if sampled, write = t.share.Load().draw(); !write {
+			return
+		}
+		most = maxServed
+	}
 	line := lineBuffers.Get().(*[]byte)
-	*line = appendRequest((*line)[:0], r, s, took, t.authReason(s.AuthError))
-	_, _ = t.lines.Write(*line) // never fails; see lineWriter
+	*line = appendRequest((*line)[:0], r, s, took, t.authReason(s.AuthError), sampled)
+	t.lines.offer(*line, most)
 	lineBuffers.Put(line)
 }
 

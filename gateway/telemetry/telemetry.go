@@ -18,9 +18,6 @@ type Options struct {
 	// Out receives both logs; nil means os.Stdout. It is written to by one
 	// goroutine only.
 	Out io.Writer
-	// Level is the least level of the process log that is written; nil means
-	// slog.LevelInfo. The access log is always written.
-	Level slog.Leveler
 	// FlushEvery is how long a line may wait for company, > 0; 0 means 50ms.
 	FlushEvery time.Duration
 	// CloseTimeout bounds how long Close waits for a reader of Out that stands
@@ -62,7 +59,9 @@ type Telemetry struct {
 	handler  http.Handler
 	lines    *lineWriter
 	logger   *slog.Logger
-	reason   func(error) string // Options.AuthReason
+	level    slog.LevelVar
+	share    atomic.Pointer[sampling] // of lines that are written
+	reason   func(error) string       // Options.AuthReason
 
 	// current is what is in force, replaced whole by Configure.
 	current atomic.Pointer[table]
@@ -92,9 +91,6 @@ func New(o Options) *Telemetry {
 	if o.Out == nil {
 		o.Out = os.Stdout
 	}
-	if o.Level == nil {
-		o.Level = slog.LevelInfo
-	}
 	if o.FlushEvery <= 0 {
 		o.FlushEvery = 50 * time.Millisecond
 	}
@@ -117,7 +113,7 @@ func New(o Options) *Telemetry {
 
 		fetchOutcomes: o.FetchOutcomes,
 	}
-	t.logger = newLogger(t.lines, o.Level)
+	t.logger = newLogger(t.lines, &t.level)
 	t.metrics = newMetrics(t.registry, &o, t.lines.dropped.Load)
 	t.handler = promhttp.HandlerFor(t.registry, promhttp.HandlerOpts{
 		ErrorLog: slog.NewLogLogger(t.logger.Handler(), slog.LevelError),

@@ -15,6 +15,9 @@ const (
 	// maxBuffered is how many bytes wait while a write is under way. Beyond it
 	// lines are dropped: a reader that stands still must not stop the gateway.
 	maxBuffered = 1 << 20
+	// maxServed is how many may wait for a line about a request that went well to be
+	// taken: the rest is kept for what somebody will look for, denials and errors.
+	maxServed = maxBuffered * 3 / 4
 )
 
 // A lineWriter collects lines and writes them in one piece, so that a request
@@ -55,11 +58,17 @@ func newLineWriter(out io.Writer, every, closeTimeout time.Duration) *lineWriter
 // Write takes p, or drops it; either way it reports success, because no caller
 // could do anything better about it.
 func (w *lineWriter) Write(p []byte) (int, error) {
+	w.offer(p, maxBuffered)
+	return len(p), nil
+}
+
+// offer is Write that takes p only if no more than most bytes wait then.
+func (w *lineWriter) offer(p []byte, most int) {
 	w.mu.Lock()
-	if w.closed || len(w.buf)+len(p) > maxBuffered {
+	if w.closed || len(w.buf)+len(p) > most {
 		w.mu.Unlock()
 		w.dropped.Add(countLines(p))
-		return len(p), nil
+		return
 	}
 	first := len(w.buf) == 0
 	w.buf = append(w.buf, p...)
@@ -70,7 +79,6 @@ func (w *lineWriter) Write(p []byte) (int, error) {
 	} else if first {
 		signal(w.some)
 	}
-	return len(p), nil
 }
 
 // flushSoon asks for a write without waiting for it.

@@ -1,4 +1,4 @@
-package proxy
+package scope
 
 import (
 	"strings"
@@ -23,14 +23,19 @@ func TestTraceparent(t *testing.T) {
 		strings.Replace(valid, "0af", "0ag", 1):                   false,
 		"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-0g": false,
 	} {
-		if got := validTraceparent(v); got != want {
+		trace, span, sampled, got := ParseTraceparent(v)
+		if got != want {
 			t.Errorf("%q: want %v, got %v", v, want, got)
+		}
+		if again := Traceparent(trace, span, sampled); got && again[2:] != v[2:traceparentLen] {
+			t.Errorf("%q is written as %q", v, again)
 		}
 	}
 	seen := map[string]bool{}
 	for range 1000 {
-		v := newTraceparent()
-		if !validTraceparent(v) || seen[v] {
+		trace, span := NewTrace()
+		v := Traceparent(trace, span, false)
+		if _, _, sampled, ok := ParseTraceparent(v); !ok || sampled || seen[v] {
 			t.Fatalf("want a new valid one, got %q", v)
 		}
 		seen[v] = true
