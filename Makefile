@@ -3,7 +3,7 @@
 # redis-server, Prometheus' promtool and Chromium, and get them from Debian when they may.
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test hotkey clocks vet staticcheck lint fuzz bench bench-memory bench-decisions bench-keys bench-simulate soak faults faults-selftest durability fmt clean needs
+.PHONY: help build run test deploy hotkey clocks vet staticcheck lint fuzz bench bench-memory bench-decisions bench-keys bench-simulate bench-overhead soak faults faults-selftest durability fmt clean needs
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 GOBUILD  = CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)'
@@ -32,6 +32,8 @@ help:
 	@echo
 	@echo '  make build         bin/gateway, static'
 	@echo '  make test          vet, staticcheck and all tests, under the race detector, against real Redis servers'
+	@echo '  make deploy        the files of deploy/ held against those who read them: Kubernetes, Compose, systemd, and'
+	@echo '                     the steps of the Dockerfile taken by hand (the first time: minutes)'
 	@echo '  make hotkey        twenty gateways, one key, overload: every decision held against the rule'
 	@echo '  make clocks        two gateways whose clocks are five seconds apart (builds one anew: minutes)'
 	@echo '  make lint          golangci-lint with the list in .golangci.yml (the first time builds it: minutes)'
@@ -48,8 +50,10 @@ help:
 	@echo '  make bench-decisions   what a decision costs Redis, by each algorithm; writes docs/BENCHMARKS.md'
 	@echo '  make bench-keys    what a caller costs Redis in memory; writes docs/BENCHMARKS.md'
 	@echo '  make bench-simulate    what it costs to replay a log of a million lines; writes docs/BENCHMARKS.md'
-	@echo '  make soak          10 GiB each way, ten thousand WebSockets, slow clients, a reload every 100 ms (some five'
-	@echo "                     minutes); writes docs/BENCHMARKS.md; SOAKFLAGS='-scale 0.01' for a hundredth of it"
+	@echo '  make bench-overhead    the share of the CPU that goes into metrics, the dashboard and logs; writes docs/BENCHMARKS.md'
+	@echo '  make soak          10 GiB each way, ten thousand WebSockets, slow clients, a reload every 100 ms, and twenty'
+	@echo "                     minutes of everything at once with faults (some half an hour); writes docs/BENCHMARKS.md;"
+	@echo "                     SOAKFLAGS='-scale 0.01' for a hundredth of it, '-run ^mixed' for the twenty minutes alone"
 	@echo '  make faults        every failure of Redis under load, held against what is promised (some ten minutes);'
 	@echo "                     writes docs/FAILURES.md; FAULTFLAGS='-quick -run ^frozen' for one row, -list for all names"
 	@echo '  make faults-selftest   the same with a gateway that is broken on purpose: it must be noticed'
@@ -76,6 +80,12 @@ test: needs vet staticcheck
 	LIMITTEST_STEPS=1000 go test -race -parallel 4 -skip 'FindsFaults|TestSuite' ./...
 	go test -run 'FindsFaults|TestSuite|TestCore|TestStore|Reference' ./gateway/ratelimit/...
 
+# A module of its own: the types of Kubernetes and Compose are no part of the product.
+deploy:
+	@command -v systemd-analyze >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends systemd >/dev/null; } || true
+	cd deploy/validate && go vet ./... && go test -count=1 ./...
+
 # HOTKEY_GATEWAYS=5 make hotkey takes five.
 hotkey: needs
 	HOTKEY_GATEWAYS=$${HOTKEY_GATEWAYS:-20} go test -race -count=1 -v -run '^TestAHotKey' ./test
@@ -88,6 +98,7 @@ clocks: needs
 
 vet:
 	go vet ./...
+	cd tools/promql && go vet ./...
 
 staticcheck:
 	go tool -modfile=tools/go.mod staticcheck ./...
@@ -128,6 +139,11 @@ bench-keys:
 bench-simulate: build
 	@$(GOBUILD) -o bin/simulate ./bench/simulate
 	@bin/simulate -gateway bin/gateway -write docs/BENCHMARKS.md $(BENCHFLAGS)
+
+# Fails above the bars that docs/BENCHMARKS.md names.
+bench-overhead: build
+	@$(GOBUILD) -o bin/ ./bench/...
+	@bin/overhead -gateway bin/gateway -upstream bin/upstream -write docs/BENCHMARKS.md $(BENCHFLAGS)
 
 # Fails when a bar is missed. Ten thousand WebSockets take 20200 open files of
 # the gateway, and as many of the program: it raises the limit where it may, and

@@ -30,6 +30,7 @@ type snapshot struct {
 	limited   []*route // those that cost something, for usage
 	edge      []*limit
 	edgeStore ratelimit.Store
+	looking   ratelimit.Store     // the store for who only looks: while it is away, what this instance knows
 	failures  *ratelimit.Policy   // of one address; nil: failed attempts are not limited
 	guesses   *ratelimit.Policy   // at one key; nil: not limited
 	auth      *auth.Authenticator // nil: no route needs it
@@ -90,6 +91,7 @@ func build(
 		}
 	}
 
+	s.looking = storeFor(config.FailLocalCap)
 	named := map[string]*limit{}
 	for _, l := range cfg.Limits {
 		if named[l.Name], err = makeLimit(l, "limit/", nil); err != nil {
@@ -237,7 +239,7 @@ func makeLimit(l *config.Limit, scope string, standIn *ratelimit.Policy) (*limit
 	if err != nil {
 		return nil, err
 	}
-	compiled := &limit{policy: p, per: l.Per, byCaller: len(l.Per) == 1 && l.Per[0].Kind == config.PerUser}
+	compiled := &limit{policy: p, per: l.Per, words: l.Words(), byCaller: len(l.Per) == 1 && l.Per[0].Kind == config.PerUser}
 	if c := l.Candidate; c != nil {
 		spec.Role, spec.Quota, spec.Burst, spec.CountRejected = ratelimit.Candidate, c.Quota, c.Burst, false
 		if compiled.candidate, err = ratelimit.NewPolicy(spec); err != nil {

@@ -43,7 +43,9 @@ import (
 	"golang.org/x/time/rate"
 
 	"bouncer/gateway/auth"
+	"bouncer/gateway/callers"
 	"bouncer/gateway/config"
+	"bouncer/gateway/denials"
 	"bouncer/gateway/door"
 	"bouncer/gateway/ratelimit"
 	"bouncer/gateway/ratelimit/denycache"
@@ -79,8 +81,10 @@ type Gateway struct {
 	sockets     *tally[string]   // WebSockets, by route and caller
 	connections *tally[netip.Prefix]
 	topDenied   *topk.Sketch
-	topNear     *topk.Sketch // who has little left, though admitted
-	overview    *overview    // nil in a rehearsal
+	topNear     *topk.Sketch   // who has little left, though admitted
+	overview    *overview      // nil in a rehearsal
+	callers     *callers.Table // who called of late
+	denials     *denials.Log   // what limits denied
 	// nil without listen.https
 	certificates atomic.Pointer[certificates]
 	listenerTLS  *tls.Config // as long as no certificates of clients count
@@ -163,6 +167,12 @@ func New(o Options) (*Gateway, error) {
 		return nil, fmt.Errorf("make the list of keys near their limits: %w", err)
 	}
 	g.overview = newOverview(g)
+	if g.callers, err = callers.New(callers.Options{}); err != nil {
+		return nil, err
+	}
+	if g.denials, err = denials.New(denials.Options{}); err != nil {
+		return nil, err
+	}
 	g.sockets = newTally[string](cfg.Store.MemoryMaxKeys, g.telemetry.Overflow)
 	g.connections = newTally[netip.Prefix](cfg.Store.MemoryMaxKeys, g.telemetry.Overflow)
 	g.edgeStore, err = memory.New(memory.Options{

@@ -111,6 +111,7 @@ func (s *snapshot) failuresSpent(x *exchange, r *http.Request, p *ratelimit.Poli
 	if d.Allowed && (cost > 0 || d.Remaining > 0) {
 		return nil
 	}
+	s.keepDenial(x, x.chargeRoom[:1], ds)
 	wait := d.RetryAfter
 	if d.Allowed {
 		wait = d.Reset // a look denies nothing; the budget is back then

@@ -9,6 +9,7 @@ import (
 
 	"bouncer/gateway/auth"
 	"bouncer/gateway/config"
+	"bouncer/gateway/denials"
 	"bouncer/gateway/door"
 	"bouncer/gateway/httperr"
 	"bouncer/gateway/proxy"
@@ -24,19 +25,21 @@ type exchange struct {
 	response response
 	deciding decisionContext // what the store is called with
 
-	route      *route       // nil if none matched
-	to         *url.URL     // what the upstream is asked for; nil for what the client asked for
-	preflight  bool         // it only asks whether a page may use the route (CORS)
-	plan       *plan        // nil if the caller has none
-	place      proxy.Place  // in flight to the upstream
-	socket     held[string] // one of the caller's WebSockets
-	onlyFor    []string     // the names of the routes that the caller's key is for; nil: any
-	planFrom   planSource   // who says so
-	authorized bool         // it was looked at what the caller may use, whatever came of it
-	scopes     []string     // what the credential grants, of what routes ask for
-	claims     []auth.Claim // the same of a token's claims
-	unasked    bool         // a browser adds the credential by itself
-	assumed    *Caller      // who it is, in a rehearsal that is told so; else nil
+	route      *route          // nil if none matched
+	to         *url.URL        // what the upstream is asked for; nil for what the client asked for
+	preflight  bool            // it only asks whether a page may use the route (CORS)
+	plan       *plan           // nil if the caller has none
+	place      proxy.Place     // in flight to the upstream
+	socket     held[string]    // one of the caller's WebSockets
+	onlyFor    []string        // the names of the routes that the caller's key is for; nil: any
+	planFrom   planSource      // who says so
+	authorized bool            // it was looked at what the caller may use, whatever came of it
+	scopes     []string        // what the credential grants, of what routes ask for
+	claims     []auth.Claim    // the same of a token's claims
+	unasked    bool            // a browser adds the credential by itself
+	limited    bool            // a limit denied it
+	denial     *denials.Denial // what is kept of that; nil: nothing is
+	assumed    *Caller         // who it is, in a rehearsal that is told so; else nil
 	flight     telemetry.Flight
 	trace      *tracing.Request // nil: none is made
 
@@ -254,7 +257,7 @@ func (s *snapshot) chargeEdge(x *exchange, r *http.Request) *httperr.Error {
 		s.countNear(cs, ds)
 		return nil
 	}
-	s.countDenied(cs, ds)
+	s.countDenied(x, cs, ds)
 	denying := ds[:0]
 	for _, d := range ds {
 		if denies(d) {
@@ -329,12 +332,14 @@ func (s *snapshot) chargeLimits(x *exchange, r *http.Request) *httperr.Error {
 		s.countNear(cs, ds)
 		return nil
 	}
-	s.countDenied(cs, ds)
+	s.countDenied(x, cs, ds)
 	return denied(x, ds)
 }
 
-// countDenied counts the buckets that denied for the list of the most denied.
-func (s *snapshot) countDenied(cs []ratelimit.Charge, ds []ratelimit.Decision) {
+// countDenied counts the buckets that denied for the list of the most denied, and
+// has what was decided kept.
+func (s *snapshot) countDenied(x *exchange, cs []ratelimit.Charge, ds []ratelimit.Decision) {
+	s.keepDenial(x, cs, ds)
 	for i, d := range ds {
 		if denies(d) {
 			s.gw.deniedKey(cs[i].Partition, d.Policy.Name)
@@ -457,6 +462,7 @@ func (s *snapshot) end(x *exchange, r *http.Request, panicked any) {
 	x.flight.Done()
 	x.endTrace(r)
 	s.gw.telemetry.Request(r, &x.Request)
+	s.gw.noteCaller(x, r)
 	s.gw.flights.Add(-1)
 	if panicked != nil {
 		panic(panicked)

@@ -13,6 +13,7 @@ type limit struct {
 	policy    *ratelimit.Policy
 	candidate *ratelimit.Policy // another number on trial beside it; nil: none
 	per       []config.Dimension
+	words     string // what it grants: 100/minute, burst 20
 	// byCaller: per is [user], the common case, whose partition is the caller's.
 	byCaller bool
 }
@@ -109,16 +110,22 @@ func charges(dst []ratelimit.Charge, r *http.Request, s *scope.Request, p *plan,
 // appendCharge appends what a limit asks for: its own charge, and right behind
 // it that of its candidate.
 func appendCharge(dst []ratelimit.Charge, s *scope.Request, l *limit, c ratelimit.Charge) []ratelimit.Charge {
-	c.Policy = l.policy
-	if cal := l.policy.Calendar; cal != nil {
-		c.Windows = cal.Windows(s.Arrived.UnixMicro())
-	}
+	c = l.charge(s, c)
 	dst = append(dst, c)
 	if l.candidate != nil {
 		c.Policy = l.candidate
 		dst = append(dst, c)
 	}
 	return dst
+}
+
+// charge is c for the limit itself, by the clock of the request.
+func (l *limit) charge(s *scope.Request, c ratelimit.Charge) ratelimit.Charge {
+	c.Policy = l.policy
+	if cal := l.policy.Calendar; cal != nil {
+		c.Windows = cal.Windows(s.Arrived.UnixMicro())
+	}
+	return c
 }
 
 // partition names the bucket of one request of who under the limit.

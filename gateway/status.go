@@ -24,6 +24,7 @@ func (g *Gateway) admin(cfg *config.Config) *http.Handler {
 		TopDenied: func(k int) []topk.Entry { return g.topDenied.Top(k) },
 		Live:      g.overview.feed,
 		History:   g.overview.history,
+		Callers:   g.callerPage(),
 		Token:     cfg.Admin.Token,
 		Loopback:  g.adminLoopback,
 		Logger:    g.log,

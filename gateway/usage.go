@@ -67,51 +67,19 @@ func makeUsageRoute(cfg *config.Config, s *snapshot, storeFor stores) *route {
 // answerUsage looks at every limit the caller has, without charging any.
 func (s *snapshot) answerUsage(x *exchange, r *http.Request) *httperr.Error {
 	out := usage{User: x.User, Tenant: x.Tenant, Plan: x.Plan, Limits: []usageLimit{}}
-	var cs []ratelimit.Charge
-	look := func(rt *route, l *limit) {
-		as := x.Request
-		told := usageLimit{Name: l.policy.Name, Per: names(l.per)}
-		if rt != nil {
-			as.Route, told.Route = rt.name, rt.name
-			if rt.auth == config.AuthNone { // nobody is known there
-				as.User, as.Tenant, as.KeyID = "", "", ""
-			}
-		}
-		if !callersOwn(l, &as) {
-			return
-		}
-		if len(out.Limits) == maxUsage {
-			out.More++
-			return
-		}
-		who := caller(&as)
-		own := len(cs) + 1
-		cs = appendCharge(cs, &as, l, ratelimit.Charge{Partition: l.partition(who, r, &as), Caller: who})
-		cs = cs[:own] // a candidate is the operator's trial, not the caller's limit
-		out.Limits = append(out.Limits, told)
-	}
-	for _, l := range x.planLimits() {
-		if !perRoute(l) {
-			look(nil, l)
-			continue
-		}
-		for _, rt := range s.limited {
-			if rt.auth != config.AuthNone || x.AuthMethod == "" {
-				look(rt, l)
-			}
-		}
-	}
-	for _, rt := range s.limited {
-		for _, l := range rt.limits {
-			look(rt, l)
-		}
-	}
-	ds, err := s.lookAt(x, cs)
+	own, more := s.limitsOf(&x.Request, x.plan, r, callersOwn, maxUsage)
+	out.More = more
+	ds, err := look(&x.deciding, x.route.store, own)
 	if err != nil {
 		return storeFailed(err)
 	}
-	for i := range out.Limits {
-		out.Limits[i].tell(cs[i].Policy, ds[i])
+	for i, o := range own {
+		told := usageLimit{Name: o.limit.policy.Name, Per: names(o.limit.per)}
+		if o.route != nil {
+			told.Route = o.route.name
+		}
+		told.tell(o.limit.policy, ds[i])
+		out.Limits = append(out.Limits, told)
 		out.Reduced = out.Reduced || ds[i].Source == ratelimit.SourceLocalCap
 	}
 	body, err := json.Marshal(out)
@@ -129,23 +97,6 @@ func (s *snapshot) answerUsage(x *exchange, r *http.Request) *httperr.Error {
 	return nil
 }
 
-// lookAt asks the store for the state of all buckets, at most maxLook in one
-// call so that a large plan does not hold the store up for others.
-func (s *snapshot) lookAt(x *exchange, cs []ratelimit.Charge) ([]ratelimit.Decision, error) {
-	const maxLook = 32
-	var all []ratelimit.Decision
-	for len(cs) > 0 {
-		n := min(len(cs), maxLook)
-		ds, err := x.route.store.Take(&x.deciding, cs[:n], nil)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, ds...)
-		cs = cs[n:]
-	}
-	return all, nil
-}
-
 // tell fills in what d says of p. While the shared store is away a plan's local
 // cap may stand in for all its limits; what was used of each is not known then.
 func (u *usageLimit) tell(p *ratelimit.Policy, d ratelimit.Decision) {
@@ -161,14 +112,6 @@ func (u *usageLimit) tell(p *ratelimit.Policy, d ratelimit.Decision) {
 		t := ratelimit.Seconds(d.Reset)
 		u.Reset = &t
 	}
-}
-
-// planLimits are the limits of the caller's plan, if it has one.
-func (x *exchange) planLimits() []*limit {
-	if x.plan == nil {
-		return nil
-	}
-	return x.plan.limits
 }
 
 // callersOwn reports whether a limit is enforced and counts this caller alone:
@@ -190,15 +133,6 @@ func callersOwn(l *limit, s *scope.Request) bool {
 				return true
 			}
 		case config.PerTenant, config.PerRoute, config.PerGlobal, config.PerHeader:
-		}
-	}
-	return false
-}
-
-func perRoute(l *limit) bool {
-	for _, d := range l.per {
-		if d.Kind == config.PerRoute {
-			return true
 		}
 	}
 	return false

@@ -1,14 +1,15 @@
 // Command soak holds the gateway to what it promises at length: bodies of any
 // size in bounded memory, thousands of idle WebSockets, neighbours of slow
-// clients that notice nothing, and configurations by the hundred that leave no
-// trace. Each row has a bar; the program exits with 1 if one is missed.
+// clients that notice nothing, configurations by the hundred that leave no trace,
+// and everything at once, faults too, for as long as it takes a leak to show. Each
+// row has a bar; the program exits with 1 if one is missed.
 //
 // It plays the clients and the upstream itself; what it measures is the
 // gateway's process. All of it is on loopback, bounded in number and time.
 //
-//	make soak                                       all rows, some five minutes
+//	make soak                                       all rows, some half an hour
 //	make soak SOAKFLAGS='-scale 0.01'               a hundredth of the size
-//	make soak SOAKFLAGS='-run ^sockets'             one row
+//	make soak SOAKFLAGS='-run ^mixed'               one row: twenty minutes of mixed load
 package main
 
 import (
@@ -58,6 +59,7 @@ var rows = []struct {
 	{"sockets", sockets},
 	{"slow", slow},
 	{"reloads", reloads},
+	{"mixed", mixed},
 }
 
 func run(ctx context.Context, o options) error {
@@ -79,7 +81,7 @@ func run(ctx context.Context, o options) error {
 		}
 	}
 	if len(r.Results) == 0 {
-		return fmt.Errorf("-run %q: no row has such a name; there are bodies, sockets, slow and reloads", o.run)
+		return fmt.Errorf("-run %q: no row has such a name; there are bodies, sockets, slow, reloads and mixed", o.run)
 	}
 	err = rig.Output{Write: o.write, Section: "soak", JSON: o.json}.Show(r)
 	return errors.Join(err, r.verdict())

@@ -28,6 +28,11 @@ type site struct {
 // newSite serves h behind a gateway. Its limits are real ones, and so high that
 // none denies.
 func newSite(ctx context.Context, o options, h http.Handler) (*site, error) {
+	return startSite(ctx, o, h, func(s *site) error { return s.configure(0) })
+}
+
+// startSite serves h behind a gateway of a configuration of one's own.
+func startSite(ctx context.Context, o options, h http.Handler, configure func(*site) error) (*site, error) {
 	s := &site{}
 	ok := false
 	defer func() {
@@ -51,7 +56,7 @@ func newSite(ctx context.Context, o options, h http.Handler) (*site, error) {
 	if s.admin, err = rig.FreeAddress(ctx); err != nil {
 		return nil, err
 	}
-	if err := s.configure(0); err != nil {
+	if err := configure(s); err != nil {
 		return nil, err
 	}
 	s.process, err = rig.Start("gateway", s.dir, nil, o.gateway, "run", "-routes", s.path("routes.yaml"), "-plans", s.path("plans.yaml"))
@@ -69,7 +74,7 @@ func (s *site) path(name string) string { return filepath.Join(s.dir, name) }
 
 // configure writes the configuration; each n makes another one.
 func (s *site) configure(n int) error {
-	files := map[string]string{
+	return s.write(map[string]string{
 		"plans.yaml": fmt.Sprintf("anonymous_plan: all\nplans: {all: {limits: [{name: day, per: ip, algorithm: fixed_window, limit: %d/day}]}}\n", 1_000_000_000+n),
 		"routes.yaml": fmt.Sprintf(`listen: {http: %q, admin: %q}
 limits: {edge-ip: {per: ip, algorithm: token_bucket, limit: 1000000000/minute}}
@@ -77,7 +82,11 @@ edge: [edge-ip]
 upstreams: {all: {targets: ["http://%s"]}}
 routes: [{name: all, path: "/*", upstream: all, auth: none}]
 `, s.address, s.admin, s.target),
-	}
+	})
+}
+
+// write puts files in place.
+func (s *site) write(files map[string]string) error {
 	for name, content := range files {
 		// In one step, so that the gateway never reads half of it.
 		if err := os.WriteFile(s.path(name+".new"), []byte(content), 0o600); err != nil {

@@ -37,7 +37,7 @@ func sum(by []string) string {
 func quantile(q, metric, selector string, by ...string) string {
 	native := rate(metric, selector, by...)
 	classic := rate(metric+"_bucket", selector, append([]string{"le"}, by...)...)
-	return fmt.Sprintf("histogram_quantile(%s, %s) or histogram_quantile(%[1]s, %s)", q, classic, native)
+	return fmt.Sprintf("histogram_quantile(%s, %s) or histogram_quantile(%[1]s, %[3]s)", q, classic, native)
 }
 
 // total is the sum of what a histogram observed, in a second; count is how many.

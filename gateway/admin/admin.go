@@ -38,6 +38,8 @@ type Options struct {
 	// History returns what is kept of the window of that name, as JSON; false: there
 	// is none. nil: not offered.
 	History func(window string) ([]byte, bool)
+	// Callers is what is known of callers and what was denied; nil: not offered.
+	Callers *Callers
 	// Token is the admin token; empty: none is configured.
 	Token []byte
 	// Loopback says that only this machine can reach the listener.
@@ -111,6 +113,7 @@ func (h *handler) addAll() {
 	if h.o.Reload != nil {
 		h.endpoints["/-/reload"] = endpoint{[]string{http.MethodPost}, guarded, h.reload}
 	}
+	h.addCallers(h.o.Callers)
 	h.endpoints[pprofPrefix] = endpoint{get, guarded, plain(pprof.Index)}
 	for name, serve := range map[string]http.HandlerFunc{
 		"cmdline": pprof.Cmdline, "profile": pprof.Profile, "trace": pprof.Trace,

@@ -305,6 +305,10 @@ func (r *Resolver) walk(lines []string, chain []netip.Addr) []netip.Addr {
 	return chain
 }
 
+// Bucket is the text that limits count an address by, [scope.NoAddress] for the zero
+// Addr.
+func (r *Resolver) Bucket(a netip.Addr) string { return r.bucket(fold(a)) }
+
 // bucket is the text limits count a by.
 func (r *Resolver) bucket(a netip.Addr) string {
 	switch {

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"net/textproto"
 	"slices"
 	"strings"
@@ -231,4 +232,25 @@ func (v value) cap() *Rate {
 		return nil
 	}
 	return &r
+}
+
+// Words is what l grants, without its algorithm: 100/minute, burst 20.
+func (l *Limit) Words() string {
+	s := l.Rate.String()
+	if l.Calendar != nil {
+		s += " (" + l.Calendar.String() + ")"
+	}
+	if l.Burst > 0 {
+		s += fmt.Sprintf(", burst %d", l.Burst)
+	}
+	if l.Algorithm == LeakyBucket {
+		s += fmt.Sprintf(", queue %d", l.Queue)
+		if l.MaxDelay > 0 {
+			s += fmt.Sprintf(", max_delay %s", l.MaxDelay)
+		}
+	}
+	if l.CountRejected {
+		s += ", counts rejected"
+	}
+	return s
 }

@@ -360,25 +360,7 @@ func limitNamed(ls []*config.Limit, asked gateway.Asked) *config.Limit {
 }
 
 // rule is a limit in words.
-func rule(l *config.Limit) string {
-	s := l.Algorithm + " " + l.Rate.String()
-	if l.Calendar != nil {
-		s += " (" + l.Calendar.String() + ")"
-	}
-	if l.Burst > 0 {
-		s += fmt.Sprintf(", burst %d", l.Burst)
-	}
-	if l.Algorithm == config.LeakyBucket {
-		s += fmt.Sprintf(", queue %d", l.Queue)
-		if l.MaxDelay > 0 {
-			s += fmt.Sprintf(", max_delay %s", l.MaxDelay)
-		}
-	}
-	if l.CountRejected {
-		s += ", counts rejected"
-	}
-	return s
-}
+func rule(l *config.Limit) string { return l.Algorithm + " " + l.Words() }
 
 // standIn says which parts of a key are missing, so that the address stands in.
 func standIn(l *config.Limit, s *scope.Request) string {
