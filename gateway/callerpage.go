@@ -34,7 +34,7 @@ const (
 // callerPage is what the admin listener asks about callers.
 func (g *Gateway) callerPage() *admin.Callers {
 	return &admin.Callers{
-		Search: g.searchCallers, Caller: g.caller, Denials: g.denials, Credential: g.isCredential,
+		Search: g.searchCallers, Caller: g.caller, Reset: g.resetLimit, Denials: g.denials, Credential: g.isCredential,
 	}
 }
 
@@ -136,8 +136,8 @@ type lookedAt struct {
 	planFrom string
 }
 
-// subjectOf finds out who is meant.
-func (g *Gateway) subjectOf(s *snapshot, kindName, name string) (*lookedAt, *httperr.Error) {
+// lookedAt finds out who is meant.
+func (g *Gateway) lookedAt(s *snapshot, kindName, name string) (*lookedAt, *httperr.Error) {
 	kind, ok := callers.KindOf(kindName)
 	if !ok {
 		return nil, unknownCaller("kind is user, key or ip")
@@ -221,8 +221,9 @@ func unknownCaller(detail string) *httperr.Error {
 }
 
 // limits lists all limits that the caller's requests are charged to, those of the
-// edge last. Those whose bucket cannot be known from here are not among them.
-func (who *lookedAt) limits(s *snapshot) (shared, edge []ownLimit, more int, unlisted []string) {
+// edge last; at most most of them. Those whose bucket cannot be known from here are not
+// among them.
+func (who *lookedAt) limits(s *snapshot, most int) (shared, edge []ownLimit, more int, unlisted []string) {
 	r := &http.Request{Header: http.Header{}}
 	want := func(l *limit, as *scope.Request) bool {
 		for _, d := range l.per {
@@ -238,15 +239,15 @@ func (who *lookedAt) limits(s *snapshot) (shared, edge []ownLimit, more int, unl
 		}
 		return true
 	}
-	shared, more = s.limitsOf(&who.Request, who.plan, r, want, maxUsage)
-	edge, moreEdge := s.edgeLimitsOf(&who.Request, r, want, maxUsage-len(shared))
+	shared, more = s.limitsOf(&who.Request, who.plan, r, want, most)
+	edge, moreEdge := s.edgeLimitsOf(&who.Request, r, want, most-len(shared))
 	return shared, edge, more + moreEdge, unlisted
 }
 
 // caller tells all about one.
 func (g *Gateway) caller(ctx context.Context, kind, name string) (*admin.Caller, *httperr.Error) {
 	s := g.current.Load()
-	who, wrong := g.subjectOf(s, kind, name)
+	who, wrong := g.lookedAt(s, kind, name)
 	if wrong != nil {
 		return nil, wrong
 	}
@@ -269,7 +270,7 @@ func (g *Gateway) caller(ctx context.Context, kind, name string) (*admin.Caller,
 	if c := who.seen.Crowd; c != nil {
 		out.Crowd = &admin.Crowd{Users: c.Users, UserAgents: c.UserAgents, AtLeast: c.AtLeast}
 	}
-	own, edge, more, unlisted := who.limits(s)
+	own, edge, more, unlisted := who.limits(s, maxUsage)
 	out.MoreLimits, out.Unlisted = more, append(out.Unlisted, unlisted...)
 	for _, part := range []struct {
 		own   []ownLimit
@@ -283,7 +284,9 @@ func (g *Gateway) caller(ctx context.Context, kind, name string) (*admin.Caller,
 			}
 		}
 		for i := range part.own {
-			out.Limits = append(out.Limits, tellLimit(&part.own[i], ds[i], who.Plan))
+			told := tellLimit(&part.own[i], ds[i], who.Plan)
+			told.Resettable = part.own[i].resettable() && ds[i].Source != ratelimit.SourceLocalCap
+			out.Limits = append(out.Limits, told)
 			out.Reduced = out.Reduced || ds[i].Source == ratelimit.SourceLocalCap
 		}
 	}

@@ -27,7 +27,7 @@ admin: {token_file: token}
 client_ip: {trusted_proxies: [127.0.0.1/32]}
 auth: {api_keys: {file: keys.yaml}}
 edge: [crowd]
-limits: {crowd: {per: ip, algorithm: fixed_window, limit: 1000/hour}, export: {per: user, algorithm: fixed_window, limit: 2/hour}, everybody: {per: global, algorithm: fixed_window, limit: 5000/hour}, by-device: {per: "header:X-Device", algorithm: fixed_window, limit: 9/hour}}
+limits: {crowd: {per: ip, algorithm: fixed_window, limit: 1000/hour}, export: {per: user, algorithm: fixed_window, limit: 2/hour}, everybody: {per: global, algorithm: fixed_window, limit: 5000/hour}, by-device: {per: "header:X-Device", algorithm: fixed_window, limit: 900/hour}}
 upstreams: {api: {targets: ["`+u.URL+`"]}}
 routes:
   - {name: weather, path: "/weather/*", upstream: api, limits: [everybody, by-device]}

@@ -137,6 +137,8 @@ type Reset struct {
 	Limit string `json:"limit"`
 	Plan  string `json:"plan"`
 	Route string `json:"route"`
+	// From may be left out: where the limit comes from, if two have one name.
+	From string `json:"from"`
 }
 
 // ResetDone is what was emptied.
@@ -369,7 +371,7 @@ func (h *handler) readReset(w http.ResponseWriter, r *http.Request) (what Reset,
 		return what, badBody(`it is no JSON object with the members kind, name, limit, plan and route, all texts`)
 	}
 	if h.o.Callers.Credential != nil {
-		for _, s := range []string{what.Kind, what.Name, what.Limit, what.Plan, what.Route} {
+		for _, s := range []string{what.Kind, what.Name, what.Limit, what.Plan, what.Route, what.From} {
 			if h.o.Callers.Credential(s) {
 				return what, credentialGiven()
 			}

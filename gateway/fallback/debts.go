@@ -158,6 +158,30 @@ func (d *debts) take(n int, ready func(partition string) bool) (list []ratelimit
 	return list
 }
 
+// forget drops the debts of the bucket of a policy in a partition, and returns the
+// units of them.
+func (d *debts) forget(partition string, p *ratelimit.Policy) (units int64) {
+	sh := d.shard(partition)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	a := sh.accounts[partition]
+	if a == nil {
+		return 0
+	}
+	debt := a.find(p)
+	if debt == nil {
+		return 0
+	}
+	units = debt.Units
+	d.done([]ratelimit.Debt{*debt})
+	last := len(a.debts) - 1
+	*debt, a.debts[last] = a.debts[last], ratelimit.Debt{}
+	if a.debts = a.debts[:last]; last == 0 {
+		delete(sh.accounts, partition)
+	}
+	return units
+}
+
 // done gives back the room of debts that were taken and are settled or given up.
 func (d *debts) done(list []ratelimit.Debt) {
 	for i := range list {

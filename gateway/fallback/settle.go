@@ -127,6 +127,29 @@ func (f *Fallback) account(nodes []began, charges []ratelimit.Charge, ambiguous 
 	}
 }
 
+// Forget drops what the buckets of charges owe to the primary, since they were emptied
+// there. What is being charged at this moment is not known here, and may be charged
+// yet.
+func (f *Fallback) Forget(charges []ratelimit.Charge) {
+	for i := range charges {
+		f.settled(Lapsed, f.debts.forget(charges[i].Partition, charges[i].Policy))
+	}
+	s := &f.settler
+	if !s.mu.TryLock() {
+		return // it is settling, which may take as long as the primary is away
+	}
+	defer s.mu.Unlock()
+	s.kept = slices.DeleteFunc(s.kept, func(d ratelimit.Debt) bool {
+		of := func(c ratelimit.Charge) bool { return c.Partition == d.Partition && c.Policy.Key() == d.Policy.Key() }
+		if !slices.ContainsFunc(charges, of) {
+			return false
+		}
+		f.settled(Lapsed, d.Units)
+		f.debts.done([]ratelimit.Debt{d})
+		return true
+	})
+}
+
 // settled counts units by what became of them.
 func (f *Fallback) settled(o Outcome, units int64) {
 	if units == 0 {

@@ -365,3 +365,33 @@ func TestDebtsAreBounded(t *testing.T) {
 		}
 	})
 }
+
+// A bucket that was emptied owes nothing of what was admitted before.
+func TestForgottenDebtsAreNotSettled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPurse()
+		f, a := p.instance(t, newStand())
+		day, year := perYear(t, "day", 1e9), perYear(t, "year", 1e9)
+		p.set(errDown)
+		for range 10 {
+			ask(t, f.Store(fallback.Allow), "{user:a}", 1, day, year)
+			ask(t, f.Store(fallback.Allow), "{user:b}", 1, day)
+		}
+		f.Forget([]ratelimit.Charge{{Policy: day, Partition: "{user:a}"}, {Policy: day, Partition: "{user:nobody}"}})
+		if owed := f.State().Owed; owed != 2 {
+			t.Errorf("%d buckets owe, want 2", owed)
+		}
+		p.set(nil)
+		time.Sleep(time.Minute)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		for bucket, want := range map[string]int64{"{user:a}:" + day.Key(): 0, "{user:a}:" + year.Key(): 10, "{user:b}:" + day.Key(): 10} {
+			if got := p.charged[bucket]; got != want {
+				t.Errorf("%s was charged %d, want %d", bucket, got, want)
+			}
+		}
+		if n := a.of(fallback.Lapsed); n != 10 {
+			t.Errorf("%d units are told of as lapsed, want 10", n)
+		}
+	})
+}

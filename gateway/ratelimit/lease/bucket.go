@@ -36,6 +36,7 @@ type bucket struct {
 	partition string
 	blocks    []*block // oldest first
 	refilling bool     // a call is under way that may bring a block
+	forgotten int      // how often what is held was given up; see Leases.Forget
 	patience  time.Duration
 	used      time.Duration // when it was charged last
 
@@ -69,6 +70,7 @@ type payment struct {
 	asks     bool // the store is asked
 	answered bool // and has answered
 	refills  bool
+	held     int   // bucket.forgotten when the store was asked
 	hot      bool  // the bucket is leased here
 	need     int64 // what the store is asked for
 	extra    int64 // and what in advance
@@ -112,7 +114,7 @@ func (l *Leases) pay(p *payment, charges []ratelimit.Charge, i int, now time.Dur
 		}
 		b.since, b.spent, b.rate = now, 0, 0
 	}
-	b.policy, p.bucket, p.shard = c.Policy, b, s
+	b.policy, p.bucket, p.shard, p.held = c.Policy, b, s, b.forgotten
 	if c.Cost == 0 {
 		return // a look: the store is asked, and what lies here added
 	}
@@ -174,12 +176,14 @@ func (l *Leases) settleOne(p *payment, admitted bool, now time.Duration) {
 	if admitted || denied {
 		b.spent += float64(p.cost)
 	}
-	if p.answered && now >= b.at {
+	if p.answered && now >= b.at && p.held == b.forgotten {
 		b.remaining, b.reset, b.at = d.Remaining, d.Reset, now
 	}
 	if p.refills {
 		b.refilling = false
-		if p.lent.Units > 0 {
+		if p.lent.Units > 0 && p.held != b.forgotten {
+			l.stranded(p.lent.Units) // of what the bucket was, for all that is known
+		} else if p.lent.Units > 0 {
 			l.add(b, p.lent, now)
 		} else {
 			// There is none, or nobody there to ask: not again for every request

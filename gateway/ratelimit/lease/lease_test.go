@@ -522,3 +522,59 @@ func BenchmarkTake(b *testing.B) {
 		}
 	})
 }
+
+// A bucket that was emptied in the store grants what it grants: what was taken out of
+// it before is not spent beside that.
+func TestForgottenBlocksAreNotSpent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, told := newFake(t), &counts{}
+		l := start(t, store, lease.Options{Hooks: told.hooks()})
+		p := window(t, 100, 20)
+		take(t, l, of(1, p))
+		if n := told.now().blocks; n != 1 {
+			t.Fatalf("%d blocks are held", n)
+		}
+		reset := func() {
+			if err := store.store.Reset(of(0, p)); err != nil {
+				t.Fatal(err)
+			}
+			l.Forget(of(0, p))
+		}
+		reset()
+		if n := told.now().blocks; n != 0 {
+			t.Errorf("%d blocks are held after a reset", n)
+		}
+		admitted := int64(0)
+		for ratelimit.Admitted(take(t, l, of(1, p))) {
+			admitted++
+		}
+		if admitted != 100 {
+			t.Errorf("%d are admitted after a reset, want 100", admitted)
+		}
+
+		// A block that is under way when the bucket is emptied is not spent either.
+		reset()
+		take(t, l, of(0, p))
+		time.Sleep(2 * time.Second)
+		before := told.now().stranded
+		once := true
+		store.during = func() {
+			if once {
+				once = false
+				reset()
+			}
+		}
+		admitted = 0
+		for ratelimit.Admitted(take(t, l, of(1, p))) {
+			admitted++
+		}
+		if lost := told.now().stranded - before; admitted+lost != 100 || lost == 0 {
+			t.Errorf("%d are admitted and %d stranded, of 100", admitted, lost)
+		}
+		store.mu.Lock()
+		defer store.mu.Unlock()
+		for _, b := range store.returned {
+			t.Errorf("%d units are returned to a bucket that was emptied", b.Units)
+		}
+	})
+}
