@@ -322,13 +322,13 @@ func (o *overview) circumstances(rates *pulse.Rates) *pulse.Circumstances {
 	s := g.current.Load()
 	status := g.status()
 	c := &pulse.Circumstances{
-		Requests: rates.Requests, AddedP99: rates.AddedP99, Limits: rates.Limits, LogDropped: rates.LogDropped, Overflow: rates.Overflow,
+		Requests: rates.Requests, AddedP90: rates.AddedP90, Limits: rates.Limits, LogDropped: rates.LogDropped, Overflow: rates.Overflow,
 		Denied: o.callers(o.denied, g.topDenied.Top(pulse.Trended)), Near: o.callers(o.near, g.topNear.Top(pulse.Trended)),
 		OpenFiles: float64(o.machine.files), MaxFiles: o.machine.filesMax, Waits: waits(s.cfg), Hash: status.ConfigHash,
 		Hashes: map[string]int{},
 		Store: pulse.StoreState{
 			Shared: s.cfg.Store.Redis != nil, Away: status.Fallback.Active, AwayNodes: status.Fallback.Away, Modes: status.Fallback.Modes,
-			P99: rates.StoreP99, Errors: rates.StoreErrors,
+			P90: rates.StoreP90, Errors: rates.StoreErrors,
 		},
 	}
 	if s.cfg.Store.Redis != nil {
@@ -345,7 +345,7 @@ func (o *overview) circumstances(rates *pulse.Rates) *pulse.Circumstances {
 	for _, p := range g.upstreamList() {
 		u := pulse.UpstreamState{
 			Upstream: p.cfg.Name, CircuitOpen: p.upstream.CircuitOpen(), Targets: len(p.cfg.Targets),
-			P99: math.NaN(), Usual: o.pulse.Usual(p.cfg.Name), MaxP99: p.cfg.ResponseHeaderTimeout.Seconds(),
+			P50: math.NaN(), P90: math.NaN(), Usual: o.pulse.Usual(p.cfg.Name) / 1000, Wait: p.cfg.ResponseHeaderTimeout.Seconds(),
 		}
 		for _, l := range p.upstream.LeftOut() {
 			u.Out = append(u.Out, l.Target)
@@ -354,7 +354,7 @@ func (o *overview) circumstances(rates *pulse.Rates) *pulse.Circumstances {
 			u.Requests, u.Errors = u.Requests+t.Requests, u.Errors+t.Errors
 		}
 		if r, ok := rates.Upstreams[u.Upstream]; ok {
-			u.P99, u.Refused = r.P99, r.Refused
+			u.P50, u.P90, u.Refused = r.P50, r.P90, r.Refused
 		}
 		c.Upstreams = append(c.Upstreams, u)
 	}
@@ -375,7 +375,7 @@ func (o *overview) callers(trends *pulse.Trends, top []topEntry) []pulse.Caller 
 		c := pulse.Caller{Key: e.Key, Limit: limit}
 		c.Kind, c.Name = whoIs(partition)
 		if v := trends.Recent(e.Key); known(v) {
-			c.PerSecond = float64(v) / 60
+			c.PerSecond = float64(v)
 		}
 		list = append(list, c)
 	}

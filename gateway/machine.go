@@ -81,3 +81,14 @@ func openFiles() pulse.Value {
 	}
 	return pulse.Value(len(names) - 1) // without the directory
 }
+
+// threadTime is how much of a CPU the calling thread has had; the time of day where
+// that cannot be asked (getrusage(2), RUSAGE_THREAD is Linux's).
+func threadTime() time.Duration {
+	const thisThread = 1
+	var used syscall.Rusage
+	if syscall.Getrusage(thisThread, &used) != nil {
+		return time.Duration(time.Now().UnixNano())
+	}
+	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
+}

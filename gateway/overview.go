@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"math"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -86,6 +87,9 @@ func (o *overview) run(ctx context.Context) {
 
 // look takes a sample and judges it.
 func (o *overview) look() {
+	runtime.LockOSThread() // so that it is known what it took, however busy the machine is
+	defer runtime.UnlockOSThread()
+	spent := threadTime()
 	began := time.Now()
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -95,9 +99,9 @@ func (o *overview) look() {
 	entries, _ := o.gw.deniedStats()
 	s.DenyCacheEntries = float64(entries)
 	s.StoreAway = o.gw.fallback().Active
-	o.pulse.Add(s)
-	o.denied.Add(s.Since, entriesOf(o.gw.topDenied.Top(pulse.Trended)))
-	o.near.Add(s.Since, entriesOf(o.gw.topNear.Top(pulse.Trended)))
+	continuous := o.pulse.Add(s)
+	o.denied.Add(s.Since, entriesOf(o.gw.topDenied.Top(pulse.Trended)), continuous)
+	o.near.Add(s.Since, entriesOf(o.gw.topNear.Top(pulse.Trended)), continuous)
 	o.machine.look(s.Since)
 	rates := o.pulse.Rates()
 	own := &figures{
@@ -111,7 +115,7 @@ func (o *overview) look() {
 	o.found = o.findings.Judge(s.Since, began, pulse.Conditions(o.circumstances(rates)))
 	o.seq++
 	// At most a hundredth of one CPU.
-	o.every = min(max(sampleEvery, (100*time.Since(began)).Round(time.Second)), sampleAtMost)
+	o.every = min(max(sampleEvery, (100*(threadTime()-spent)).Round(time.Second)), sampleAtMost)
 }
 
 // topEntry is one of a list of the heaviest.

@@ -51,7 +51,7 @@ type Subject struct {
 // Circumstances are the figures that findings follow from. Rates are per second, over
 // the last seconds; durations in seconds; NaN is one that is not known.
 type Circumstances struct {
-	Requests, AddedP99   float64
+	Requests, AddedP90   float64 // AddedP90: nine requests of ten are held up less
 	Limits               []LimitRates
 	Denied, Near         []Caller
 	LogDropped, Overflow float64
@@ -80,19 +80,21 @@ type StoreState struct {
 	Shared, Away bool
 	AwayNodes    []string
 	Modes        []string // what routes do without it
-	P99, Timeout float64
+	P90, Timeout float64  // nine decisions of ten take less
 	Errors       map[string]float64
 }
 
 // UpstreamState is how an upstream does.
 type UpstreamState struct {
-	Upstream           string
-	CircuitOpen        bool
-	Targets            int
-	Out                []string // the targets that are left out
-	Requests, Errors   float64
-	P99, Usual, MaxP99 float64 // MaxP99: how long it is waited for at most
-	Refused            float64
+	Upstream         string
+	CircuitOpen      bool
+	Targets          int
+	Out              []string // the targets that are left out
+	Requests, Errors float64
+	// Nine attempts of ten take less than P90, and usually 99 of a hundred less than
+	// Usual. Wait is how long it is waited for an answer at most.
+	P50, P90, Usual, Wait float64
+	Refused               float64
 }
 
 // The figures from which on something is worth a word.
@@ -104,7 +106,7 @@ const (
 	verySevere    = 0.5  // the same, so that somebody has to act
 	manyNear      = 10   // callers
 	nearRate      = 0.1  // the part of what is admitted
-	storeSlow     = 0.5  // the part of its timeout that p99 takes
+	storeSlow     = 0.5  // the part of its timeout that it takes
 	storeTooSlow  = 0.8  // the same, so that somebody has to act
 	upstreamFails = 0.05 // the part of attempts
 	failsBadly    = 0.25
@@ -129,7 +131,7 @@ func Conditions(c *Circumstances) (list []Finding) {
 // An evened limit is one by its name, over all plans and routes.
 type evened struct {
 	name            string
-	plans, routes   []string
+	plans, routes   []string // where it denies, or where it does not anywhere, all
 	allowed, denied float64
 	denials, near   []Caller
 }
@@ -147,6 +149,12 @@ func (l *evened) subject() Subject {
 
 func byName(c *Circumstances) []*evened {
 	limits := map[string]*evened{}
+	denies := map[string]bool{}
+	for i := range c.Limits {
+		if c.Limits[i].Denied > 0 {
+			denies[c.Limits[i].Limit.Limit] = true
+		}
+	}
 	var list []*evened
 	of := func(name string) *evened {
 		l := limits[name]
@@ -161,7 +169,7 @@ func byName(c *Circumstances) []*evened {
 		r := &c.Limits[i]
 		l := of(r.Limit.Limit)
 		l.allowed, l.denied = l.allowed+r.Allowed, l.denied+r.Denied
-		if r.Denied == 0 {
+		if r.Denied == 0 && denies[l.name] {
 			continue
 		}
 		if !slices.Contains(l.plans, r.Plan) {
@@ -206,13 +214,16 @@ func aboutLimits(c *Circumstances) (list []Finding) {
 		share := min(top.PerSecond/l.denied, 1)
 		rate := l.denied / (l.allowed + l.denied)
 		switch {
+		case sharedByAll(&top):
+			list = append(list, tooTight(l, rate, fmt.Sprintf(
+				"All callers share one budget of the limit %s, and it is spent: %s are denied a request. ", l.name, often(l.denied)))...)
 		case share >= dominates:
 			f := Finding{Cause: CauseClient, Severity: Look, Runbook: "noisy-client", Subject: l.subject()}
 			f.Subject.Key, f.Subject.Kind, f.Subject.Name = top.Key, top.Kind, top.Name
 			f.Title = fmt.Sprintf("One caller makes %s of the denials of %s", percent(share), l.name)
-			f.Text = fmt.Sprintf("%s is denied %s by the limit %s, of %s in all. The limit does its work, and the others are not held back by it. "+
+			f.Text = fmt.Sprintf("%s is denied %s by the limit %s, of %s in all. The limit does what it is there for. %s"+
 				"Open the caller's page: if it retries without waiting, ask its owner to honour Retry-After; if it has a good reason, give it a plan with more.",
-				who(&top), often(top.PerSecond), l.name, often(l.denied))
+				who(&top), often(top.PerSecond), l.name, often(l.denied), perhapsMany(&top))
 			if c.Requests > 0 && l.denied >= 0.5*c.Requests && l.denied >= 5 {
 				f.Severity = Act
 			}
@@ -220,23 +231,44 @@ func aboutLimits(c *Circumstances) (list []Finding) {
 		case len(l.denials) < severalDenied:
 			f := Finding{Cause: CauseClient, Severity: Look, Runbook: "noisy-client", Subject: l.subject()}
 			f.Subject.Key, f.Subject.Kind, f.Subject.Name = top.Key, top.Kind, top.Name
-			f.Title = fmt.Sprintf("%d callers make the denials of %s", len(l.denials), l.name)
-			f.Text = fmt.Sprintf("The limit %s denies %s, and %s most: %s. These few are noisy rather than the limit tight. Open their pages, and see what they do.",
+			f.Title = fmt.Sprintf("%s the denials of %s", makes(len(l.denials)), l.name)
+			f.Text = fmt.Sprintf("The limit %s denies %s. %s is denied most: %s. These few are noisy rather than the limit tight. Open their pages, and see what they do.",
 				l.name, often(l.denied), who(&top), often(top.PerSecond))
 			list = append(list, f)
-		case rate >= tightRate:
-			f := Finding{Cause: CauseLimit, Severity: Look, Runbook: "limit-too-tight", Subject: l.subject()}
-			if rate >= verySevere {
-				f.Severity = Act
-			}
-			f.Title = fmt.Sprintf("%s denies %s of what it is asked", l.name, percent(rate))
-			f.Text = fmt.Sprintf("%s callers are held back by the limit %s, %s in all, and none makes more than %s of it. So it is the limit, or a crowd, rather than one client. "+
-				"See when it began and what was changed then; gateway simulate says what another number would do, and a candidate tries it beside the live one.",
-				atLeast(len(l.denials)), l.name, often(l.denied), percent(share))
-			list = append(list, f)
+		default:
+			list = append(list, tooTight(l, rate, fmt.Sprintf(
+				"%s callers are held back by the limit %s, %s in all, and none makes more than %s of it. So it is the limit, or a crowd, rather than one client. ",
+				atLeast(len(l.denials)), l.name, often(l.denied), percent(share)))...)
 		}
 	}
 	return list
+}
+
+// tooTight is about a limit that denies a good part of what it is asked.
+func tooTight(l *evened, rate float64, what string) []Finding {
+	if rate < tightRate {
+		return nil
+	}
+	f := Finding{Cause: CauseLimit, Severity: Look, Runbook: "limit-too-tight", Subject: l.subject()}
+	if rate >= verySevere {
+		f.Severity = Act
+	}
+	f.Title = fmt.Sprintf("%s denies %s of what it is asked", l.name, percent(rate))
+	f.Text = what + "See when it began and what was changed then; gateway simulate says what another number would do, and a candidate tries it beside the live one."
+	return []Finding{f}
+}
+
+// sharedByAll reports whether a bucket is nobody's own.
+func sharedByAll(c *Caller) bool {
+	return c.Kind == "other" && (strings.HasPrefix(c.Name, "{global") || strings.HasPrefix(c.Name, "{route"))
+}
+
+// perhapsMany warns of an address, behind which there may be many people.
+func perhapsMany(c *Caller) string {
+	if c.Kind != "ip" {
+		return ""
+	}
+	return "An address may be many people: its page says how many users were seen behind it. "
 }
 
 // aboutNear is about callers who are admitted, and soon may not be.
@@ -300,20 +332,20 @@ func aboutStore(s *StoreState) (list []Finding) {
 			who += fmt.Sprintf(" (%s, %s)", worst, often(worstRate))
 		}
 		f.Text = who + ". Meanwhile, by the on_store_failure of the routes: " + without(s.Modes) +
-			". The API is served. See that Redis runs and that this machine reaches it: gateway doctor asks it. What was counted meanwhile is settled when it is back."
+			". See that Redis runs and that this machine reaches it: gateway doctor asks it. What was counted meanwhile is settled when it is back."
 		list = append(list, f)
-	case s.P99 >= storeSlow*s.Timeout && s.Timeout > 0:
+	case s.P90 >= storeSlow*s.Timeout && s.Timeout > 0:
 		f := Finding{Cause: CauseRedis, Severity: Look, Runbook: "redis-slow", Title: "Redis is slow"}
-		if s.P99 >= storeTooSlow*s.Timeout {
+		if s.P90 >= storeTooSlow*s.Timeout {
 			f.Severity = Act
 		}
-		f.Text = fmt.Sprintf("One decision in a hundred takes Redis %s or longer, of the %s that store.redis.timeout allows; %s fail. Beyond it a request is decided without Redis. "+
-			"See the load of Redis and its slow log (SLOWLOG GET), and the network between.", seconds(s.P99), seconds(s.Timeout), often(failed))
+		f.Text = fmt.Sprintf("One decision in ten takes Redis %s or longer, of the %s that store.redis.timeout allows; calls fail %s. Beyond it a request is decided without Redis. "+
+			"See the load of Redis and its slow log (SLOWLOG GET), and the network between.", seconds(s.P90), seconds(s.Timeout), often(failed))
 		list = append(list, f)
 	case failed >= leastDenied:
 		list = append(list, Finding{
 			Cause: CauseRedis, Severity: Look, Runbook: "redis-slow", Title: "Calls of Redis fail",
-			Text: fmt.Sprintf("%s fail, most with %s (%s), and Redis is not taken to be away. The log of the gateway has the errors; gateway doctor asks Redis.",
+			Text: fmt.Sprintf("They fail %s, most with %s (%s), and Redis is not taken to be away. The log of the gateway has the errors; gateway doctor asks Redis.",
 				often(failed), worst, often(worstRate)),
 		})
 	}
@@ -343,23 +375,23 @@ func aboutUpstream(u *UpstreamState) (list []Finding) {
 			severity = Act
 		}
 		find(severity, "upstream-failing", fmt.Sprintf("%s of the answers of %s are errors", percent(part), u.Upstream),
-			fmt.Sprintf("Of %s, %s get no answer or one of 500 and above. It is the upstream, not the gateway: see its log; the targets of the list say whether it is one of them or all.", often(u.Requests), often(u.Errors)))
+			fmt.Sprintf("Of %s attempts a second, %s get no answer or one of 500 and above. It is the upstream, not the gateway: see its log; the targets of the list say whether it is one of them or all.", number(u.Requests), number(u.Errors)))
 	case len(u.Out) > 0:
 		find(Look, "upstream-failing", fmt.Sprintf("%d of %d targets of %s are left out", len(u.Out), u.Targets, u.Upstream),
 			fmt.Sprintf("They cannot be reached or fail their checks: %s. The others get their requests. See whether they are enough, and what is wrong with these.", someOf(u.Out)))
 	}
-	slow := u.P99 >= slowLeast && u.P99 >= slower*u.Usual // false if one is not known
-	if slow || u.MaxP99 > 0 && u.P99 >= u.MaxP99/2 {
+	slow := u.P90 >= slowLeast && u.P90 >= slower*u.Usual // false if one is not known
+	if u.Requests >= leastDenied && (slow || u.Wait > 0 && u.P50 >= u.Wait/2) {
 		severity := Look
 		usual := "How long it usually takes is not known yet"
 		if !math.IsNaN(u.Usual) {
-			usual = "It was " + seconds(u.Usual) + " before"
+			usual = "Usually it is one in a hundred that takes " + seconds(u.Usual)
 		}
-		if u.P99 >= 4*slowLeast {
+		if u.P90 >= 4*slowLeast {
 			severity = Act
 		}
 		find(severity, "upstream-slow", fmt.Sprintf("The upstream %s is slow", u.Upstream),
-			fmt.Sprintf("One answer in a hundred takes %s or longer. %s. What the gateway adds is shown by itself. See the upstream's own metrics and what it depends on; with max_in_flight it does not drag the others along.", seconds(u.P99), usual))
+			fmt.Sprintf("One answer in ten takes %s or longer. %s. What the gateway adds is shown by itself. See the upstream's own metrics and what it depends on; with max_in_flight it does not drag the others along.", seconds(u.P90), usual))
 	}
 	return list
 }
@@ -368,14 +400,15 @@ func aboutGateway(c *Circumstances) (list []Finding) {
 	find := func(severity, runbook, title, text string) {
 		list = append(list, Finding{Cause: CauseGateway, Severity: severity, Runbook: runbook, Title: title, Text: text})
 	}
-	storeIsQuick := !(c.Store.P99 >= c.AddedP99/2) // also where it is not asked
-	if c.AddedP99 >= gatewaySlow && storeIsQuick && c.Requests >= 1 && !c.Waits {
+	s := &c.Store
+	storeIsQuick := !s.Away && !(s.P90 >= c.AddedP90/2) && !(s.P90 >= storeSlow*s.Timeout) // also where it is not asked
+	if c.AddedP90 >= gatewaySlow && storeIsQuick && c.Requests >= 1 && !c.Waits {
 		severity := Look
-		if c.AddedP99 >= gatewayStands {
+		if c.AddedP90 >= gatewayStands {
 			severity = Act
 		}
 		find(severity, "gateway-slow", "The gateway itself is slow",
-			fmt.Sprintf("One request in a hundred takes %s or longer besides what its upstream takes, and it is not Redis that takes it. See the CPU of this process and of its machine, and whether its container is throttled; another instance shares the load.", seconds(c.AddedP99)))
+			fmt.Sprintf("One request in ten takes %s or longer besides what its upstream takes, and it is not Redis that takes it. See the CPU of this process and of its machine, and whether its container is throttled; another instance shares the load.", seconds(c.AddedP90)))
 	}
 	if c.LogDropped > 0 {
 		find(Look, "log-dropped", "Lines of the log are lost",
@@ -406,7 +439,11 @@ func aboutConfig(c *Circumstances) (list []Finding) {
 			if hash == c.Hash {
 				own = " (this one)"
 			}
-			says = append(says, fmt.Sprintf("%s have %s%s", countOf(n, "instance"), hash, own))
+			has := "have"
+			if n == 1 {
+				has = "has"
+			}
+			says = append(says, fmt.Sprintf("%s %s %s%s", countOf(n, "instance"), has, hash, own))
 		}
 		slices.Sort(says)
 		list = append(list, Finding{
@@ -434,6 +471,13 @@ func who(c *Caller) string {
 	return "The caller " + c.Name
 }
 
+func makes(callers int) string {
+	if callers == 1 {
+		return "One caller makes"
+	}
+	return fmt.Sprintf("%d callers make", callers)
+}
+
 func percent(part float64) string {
 	p := 100 * part
 	if p < 1 {
@@ -452,6 +496,13 @@ func often(perSecond float64) string {
 	default:
 		return fmt.Sprintf("%.0f times a minute", math.Ceil(60*perSecond))
 	}
+}
+
+func number(n float64) string {
+	if n >= 10 {
+		return fmt.Sprintf("%.0f", n)
+	}
+	return fmt.Sprintf("%.1f", n)
 }
 
 func seconds(s float64) string {

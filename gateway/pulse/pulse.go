@@ -70,8 +70,10 @@ const (
 // What is counted of all routes together.
 const wholeRequests, wholeStore = "requests", "store"
 
-// Add takes a sample in. The sample is not kept.
-func (p *Pulse) Add(s *Sample) {
+// Add takes a sample in. The sample is not kept. It reports false if nothing is known
+// of the time since the one before: it is the first, or the process or its machine
+// stood still.
+func (p *Pulse) Add(s *Sample) (continuous bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	span := s.Since - p.since
@@ -85,7 +87,7 @@ func (p *Pulse) Add(s *Sample) {
 		p.errors.clear()
 		p.whole.clear()
 		p.noteInFlight(s)
-		return
+		return false
 	}
 	routes := make([]entry[string], 0, len(s.Routes))
 	for i := range s.Routes {
@@ -137,6 +139,7 @@ func (p *Pulse) Add(s *Sample) {
 		{key: wholeStore, latencies: s.Store.sparse()},
 	})
 	p.noteInFlight(s)
+	return true
 }
 
 func (p *Pulse) noteInFlight(s *Sample) {
@@ -206,9 +209,12 @@ type Rates struct {
 
 	// Of all routes.
 	Requests, Denied, Failed float64
-	AddedP99, StoreP99       float64 // seconds; NaN if unknown
-	StoreErrors              map[string]float64
-	Overflow, LogDropped     float64
+
+	// What nine requests, and decisions of the store, of ten do not take, and 99 of a
+	// hundred, in seconds; NaN if unknown.
+	AddedP90, AddedP99, StoreP90 float64
+	StoreErrors                  map[string]float64
+	Overflow, LogDropped         float64
 }
 
 // RouteRates are those of one route. Its latencies are of whole requests, in seconds.
@@ -235,8 +241,8 @@ type TargetRates struct {
 	NoAnswer         float64
 }
 
-// UpstreamRates are those of an upstream as a whole; P50 and P99 in seconds.
-type UpstreamRates struct{ Refused, Retries, P50, P99 float64 }
+// UpstreamRates are those of an upstream as a whole; how long attempts took in seconds.
+type UpstreamRates struct{ Refused, Retries, P50, P90, P99 float64 }
 
 // Rates returns them.
 func (p *Pulse) Rates() *Rates {
@@ -244,7 +250,7 @@ func (p *Pulse) Rates() *Rates {
 	defer p.mu.Unlock()
 	r := &Rates{
 		Targets: map[string][]TargetRates{}, Upstreams: map[string]UpstreamRates{}, StoreErrors: map[string]float64{},
-		Routes: []RouteRates{}, Limits: []LimitRates{}, AddedP99: math.NaN(), StoreP99: math.NaN(),
+		Routes: []RouteRates{}, Limits: []LimitRates{}, AddedP90: math.NaN(), AddedP99: math.NaN(), StoreP90: math.NaN(),
 	}
 	for name, s := range p.routes.sums {
 		requests := s.counts[atAllowed] + s.counts[atDenied] + s.counts[atFailed] + s.counts[atRefused] + s.counts[atLeft]
@@ -297,7 +303,7 @@ func (p *Pulse) Rates() *Rates {
 	for name, s := range p.upstreams.sums {
 		r.Upstreams[name] = UpstreamRates{
 			Refused: p.upstreams.per(s.counts[0]), Retries: p.upstreams.per(s.counts[1]),
-			P50: s.latencies.Quantile(.5), P99: s.latencies.Quantile(.99),
+			P50: s.latencies.Quantile(.5), P90: s.latencies.Quantile(.9), P99: s.latencies.Quantile(.99),
 		}
 	}
 	for kind, s := range p.errors.sums {
@@ -305,8 +311,8 @@ func (p *Pulse) Rates() *Rates {
 	}
 	if s := p.whole.sums[wholeRequests]; s != nil {
 		r.Overflow, r.LogDropped = p.whole.per(s.counts[atOverflow]), p.whole.per(s.counts[atLogDropped])
-		r.AddedP99 = s.latencies.Quantile(.99)
-		r.StoreP99 = p.whole.sums[wholeStore].latencies.Quantile(.99)
+		r.AddedP90, r.AddedP99 = s.latencies.Quantile(.9), s.latencies.Quantile(.99)
+		r.StoreP90 = p.whole.sums[wholeStore].latencies.Quantile(.9)
 	}
 	return r
 }

@@ -239,3 +239,26 @@ func BenchmarkAdd(b *testing.B) {
 		})
 	}
 }
+
+// A pair is its two parts and a space, and costs nothing where it is known.
+func TestAPairIsAKey(t *testing.T) {
+	s := sketch(t, 100, 0)
+	long := strings.Repeat("ä", MaxKey)
+	for _, pair := range [][2]string{{"per-minute", "{user:a}"}, {"", ""}, {"l", long}, {long, "x"}, {strings.Repeat("x", MaxKey-1), "ä"}, {strings.Repeat("x", MaxKey+9), "y"}} {
+		s.AddPair(pair[0], pair[1], 2)
+		s.Add(pair[0]+" "+pair[1], 3)
+		s.AddPair(pair[0], pair[1], 0)
+	}
+	for _, e := range s.Top(100) {
+		if e.Count != 5 {
+			t.Errorf("%q has %v, want 5: the two ways make one key", e.Key, e.Count)
+		}
+		if len(e.Key) > MaxKey || !utf8.ValidString(e.Key) {
+			t.Errorf("%q is no key", e.Key)
+		}
+	}
+	limit, partition := "per-minute", "{user:a}"
+	if n := testing.AllocsPerRun(100, func() { s.AddPair(limit, partition, 1) }); n != 0 {
+		t.Errorf("a pair that is known costs %v allocations", n)
+	}
+}
