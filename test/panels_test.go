@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -87,11 +88,10 @@ func startFleet(t testing.TB) *fleet {
 	f := &fleet{site: newSite(t), redis: redistest.Start(t), signer: newSigner("k")}
 	f.provider = newIdentityProvider(t, f.signer)
 	weather := newUpstream(t, func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/slow" { // longer than its callers wait
-			select {
-			case <-r.Context().Done():
-			case <-time.After(patience):
-			}
+		wait := map[string]time.Duration{"/slow": patience, "/late": 1500 * time.Millisecond, "/full": time.Second}[r.URL.Path]
+		select {
+		case <-r.Context().Done():
+		case <-time.After(wait):
 		}
 		_, _ = io.WriteString(w, "ok")
 	})
@@ -116,10 +116,13 @@ edge: [edge-ip]
 upstreams:
   weather: {targets: ["`+weather.URL+`"], max_in_flight: 500}
   failing: {targets: ["`+failing.URL+`"], circuit: {errors: 50%, window: 10s, open: 5s}}
+  narrow:  {targets: ["`+weather.URL+`"], max_in_flight: 1}
   gone:    {targets: ["http://`+deadAddress(t)+`"], retries: {attempts: 2, budget: 10%}}
 routes:
   - {name: weather, path: /weather, upstream: weather, limits: [everybody]}
   - {name: slow, path: /slow, upstream: weather}
+  - {name: late, path: /late, upstream: weather}
+  - {name: full, path: /full, upstream: narrow}
   - {name: export, path: "/export/*", upstream: weather, cost: 10, on_store_failure: allow}
   - {name: scoped, path: /scoped, upstream: weather, scopes: [read]}
   - {name: socket, path: /socket, upstream: weather, websocket: {max_connections: 1}}
@@ -150,12 +153,24 @@ plans:
 // traffic sends requests of each kind to all gateways until it is stopped.
 func (f *fleet) traffic(t testing.TB) (stop func()) {
 	t.Helper()
-	done, ended := make(chan struct{}), make(chan struct{}, len(f.all))
+	done := make(chan struct{})
+	var senders sync.WaitGroup
 	key := func(user string) []string { return []string{"X-API-Key", keyOf(user)} }
 	unknownPlan := f.provider.token(f.signer, "tess", "plan", "platinum")
 	for _, g := range f.all {
-		go func() {
-			defer func() { ended <- struct{}{} }()
+		for _, path := range []string{"/late", "/full", "/full"} { // one after the other
+			senders.Go(func() {
+				for {
+					select {
+					case <-done:
+						return
+					default:
+						_, _ = trySend("GET", g.url+path, nil, key("big")...)
+					}
+				}
+			})
+		}
+		senders.Go(func() {
 			every := time.NewTicker(100 * time.Millisecond)
 			defer every.Stop()
 			for n := 0; ; n++ {
@@ -186,17 +201,11 @@ func (f *fleet) traffic(t testing.TB) (stop func()) {
 				}
 				f.leave(g)
 			}
-		}()
+		})
 	}
 	return func() {
 		close(done)
-		for range f.all {
-			select {
-			case <-ended:
-			case <-time.After(patience):
-				t.Error("the traffic does not end")
-			}
-		}
+		senders.Wait() // every request has a timeout
 	}
 }
 
@@ -254,11 +263,15 @@ func TestTheDashboardAndTheAlertsOnARealPrometheus(t *testing.T) {
 		}
 	}()
 
-	classic.firing("ManyDenials", "NearLimit", "GuessingCredentials", "UpstreamDown", "UpstreamFails", "UpstreamLeftAlone", "CertificateExpires", "UnknownPlan")
-	native.firing("NearLimit")
+	classic.firing("ManyDenials", "NearLimit", "GuessingCredentials", "UpstreamDown", "UpstreamFails", "UpstreamLeftAlone", "UpstreamFull", "UpstreamSlow", "CertificateExpires", "UnknownPlan")
+	native.firing("NearLimit", "UpstreamSlow")
 
-	f.redis.Kill()
+	f.redis.Freeze() // first it is slow, and then away
+	for _, p := range []*prometheus{classic, native} {
+		p.firing("LimitStoreSlow", "GatewaySlow")
+	}
 	classic.firing("LimitStoreAway")
+	f.redis.Kill()
 	f.redis.Restart()
 	for _, g := range f.all {
 		eventually(t, "Redis decides again, and what was admitted without it is settled", func() bool {
@@ -286,6 +299,7 @@ func TestTheDashboardAndTheAlertsOnARealPrometheus(t *testing.T) {
 	})
 	for name, p := range map[string]*prometheus{"classic buckets": classic, "native histograms": native} {
 		t.Run("every panel draws, from "+name, func(t *testing.T) { p.wantDrawn(t, panels, others) })
+		t.Run("every rule is evaluated, on "+name, func(t *testing.T) { p.wantEvaluated(t) })
 	}
 	t.Run("each has its kind of histogram", func(t *testing.T) {
 		for _, metric := range []string{"gateway_request_duration_seconds", "gateway_added_latency_seconds", "gateway_store_duration_seconds", "gateway_ratelimit_remaining_ratio"} {
@@ -387,6 +401,31 @@ func (p *prometheus) wantDrawn(t *testing.T, panels, others []shownQuery) {
 		if v == 0 && quietPanels[panel] == "" {
 			t.Errorf("%s: nothing but zeros, whatever happened", panel)
 		}
+	}
+}
+
+// wantEvaluated has Prometheus say how it fares with the rules.
+func (p *prometheus) wantEvaluated(t *testing.T) {
+	t.Helper()
+	var data struct {
+		Groups []struct {
+			Rules []struct{ Name, Health, LastError string }
+		}
+	}
+	if err := p.ask("rules", nil, &data); err != nil {
+		t.Fatal(err)
+	}
+	known := rules(t)
+	for _, g := range data.Groups {
+		for _, r := range g.Rules {
+			if r.Health != "ok" {
+				t.Errorf("%s: %s: %s", r.Name, r.Health, r.LastError)
+			}
+			delete(known, r.Name)
+		}
+	}
+	if len(known) > 0 {
+		t.Errorf("not loaded: %v", slices.Sorted(maps.Keys(known)))
 	}
 }
 

@@ -79,14 +79,18 @@ func dashboardJSON() ([]byte, error) {
 		"time":        object{"from": "now-1h", "to": "now"},
 		"timepicker":  object{},
 		"annotations": object{"list": []any{reloads()}},
-		"links": []any{object{
-			"type": "link", "title": "Runbook", "url": "${runbook:raw}", "icon": "doc", "targetBlank": true,
-			"tooltip": "What to do, by what is seen", "asDropdown": false, "includeVars": false, "keepTime": false, "tags": []any{},
-		}},
-		"templating": object{"list": variables()},
-		"panels":     out,
+		"links":       []any{link("Runbook", "${runbook:raw}")},
+		"templating":  object{"list": variables()},
+		"panels":      out,
 	})
 	return b.Bytes(), err
+}
+
+func link(title, url string) object {
+	return object{
+		"type": "link", "title": title, "url": url, "icon": "doc", "targetBlank": true, "tooltip": "What to do, by what is seen",
+		"asDropdown": false, "includeVars": false, "keepTime": false, "tags": []any{},
+	}
 }
 
 // reloads draws a line where a configuration came into force.
@@ -102,7 +106,8 @@ func variables() []any {
 	list := []any{
 		object{
 			"name": "datasource", "label": "Prometheus", "type": "datasource", "query": "prometheus",
-			"hide": 0, "refresh": 1, "multi": false, "includeAll": false, "current": object{}, "options": []any{}, "regex": "",
+			"hide": 0, "refresh": 1, "multi": false, "includeAll": false,
+			"current": object{"selected": false, "text": "", "value": ""}, "options": []any{}, "regex": "",
 		},
 	}
 	for _, v := range []struct{ name, label, values, all string }{
@@ -171,7 +176,7 @@ func (p panel) object(id int, at object) object {
 	for _, cause := range p.causes {
 		title := "Runbook: " + strings.ReplaceAll(cause, "-", " ")
 		url := "${runbook:raw}#" + cause
-		links = append(links, object{"title": title, "url": url, "targetBlank": true})
+		links = append(links, link(title, url))
 		description += fmt.Sprintf("\n\n[%s](%s)", title, url)
 	}
 	return object{
@@ -239,7 +244,10 @@ func (p panel) field() object {
 			"stacking": object{"mode": stacking, "group": "A"}, "thresholdsStyle": object{"mode": style},
 			"axisSoftMin": 0,
 		}
-	case "stat", "table":
+	case "table":
+		field["color"] = object{"mode": "thresholds"}
+		field["custom"] = object{"align": "auto", "inspect": false}
+	case "stat":
 		field["color"] = object{"mode": "thresholds"}
 	case "state-timeline":
 		field["color"] = object{"mode": "thresholds"}
@@ -254,13 +262,14 @@ func (p panel) options() object {
 		return object{
 			"reduceOptions": object{"calcs": []string{"lastNotNull"}, "fields": "", "values": false},
 			"colorMode":     "background", "graphMode": "area", "textMode": "auto", "orientation": "auto", "justifyMode": "auto",
+			"wideLayout": true, "showPercentChange": false, "percentChangeColorMode": "standard",
 		}
 	case "table":
-		return object{"showHeader": true, "cellHeight": "sm", "footer": object{"show": false}}
+		return object{"showHeader": true, "cellHeight": "sm", "footer": object{"show": false, "reducer": []string{}}, "frameIndex": 0}
 	case "state-timeline":
 		return object{
 			"mergeValues": true, "showValue": "auto", "rowHeight": 0.8, "alignValue": "left",
-			"legend":  object{"displayMode": "list", "placement": "bottom", "showLegend": true},
+			"legend":  object{"displayMode": "list", "placement": "bottom", "showLegend": true, "calcs": []string{}},
 			"tooltip": object{"mode": "single", "sort": "none"},
 		}
 	default:

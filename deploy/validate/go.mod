@@ -6,6 +6,7 @@ go 1.26.8
 
 require (
 	github.com/compose-spec/compose-go/v2 v2.9.0
+	github.com/grafana/grafana-foundation-sdk/go v0.0.22
 	github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring v0.95.2
 	k8s.io/api v0.37.2
 	k8s.io/apimachinery v0.37.2
