@@ -7,9 +7,11 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"net/url"
 	"os/exec"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -240,7 +242,7 @@ func (f *fleet) scrapes() (texts []string) {
 // Figures that this test has no traffic for: that their queries draw a line is enough.
 var quietPanels = map[string]string{
 	"Counted together, for want of room": "needs a million callers",
-	"Lines of the log that are lost":     "needs a reader that stands still",
+	"Log lines and spans that are lost":  "needs a reader that stands still",
 	"Turned away or broken off":          "needs crowds of connections",
 	"WebSockets":                         "needs WebSockets",
 	"Whose word is not taken":            "needs a proxy that is not trusted",
@@ -309,6 +311,11 @@ func TestTheDashboardAndTheAlertsOnARealPrometheus(t *testing.T) {
 			if g, err := native.draw("histogram_count(" + metric + ")"); err != nil || g.lines == 0 || g.most == 0 {
 				t.Errorf("%s: %d native histograms, %v", metric, g.lines, err)
 			}
+		}
+	})
+	t.Run("buckets lead to traces", func(t *testing.T) {
+		for _, metric := range []string{"gateway_request_duration_seconds_bucket", "gateway_added_latency_seconds_bucket"} {
+			classic.wantTraces(t, metric)
 		}
 	})
 	t.Run("promtool finds no fault with the metrics", func(t *testing.T) { lintMetrics(t, scrapes[0]) })
@@ -426,6 +433,33 @@ func (p *prometheus) wantEvaluated(t *testing.T) {
 	}
 	if len(known) > 0 {
 		t.Errorf("not loaded: %v", slices.Sorted(maps.Keys(known)))
+	}
+}
+
+// wantTraces wants exemplars of the requests that came with a trace, and no others.
+func (p *prometheus) wantTraces(t *testing.T, metric string) {
+	t.Helper()
+	var data []struct {
+		SeriesLabels map[string]string
+		Exemplars    []struct{ Labels map[string]string }
+	}
+	form := url.Values{"query": {metric}, "start": {stamp(p.started)}, "end": {stamp(time.Now())}}
+	if err := p.ask("query_exemplars", form, &data); err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, series := range data {
+		for _, e := range series.Exemplars {
+			n++
+			// traffic counts its traces from 1, and sends them to this route
+			id, err := strconv.ParseInt(e.Labels["trace_id"], 16, 64)
+			if len(e.Labels["trace_id"]) != 32 || len(e.Labels) != 1 || err != nil || id > 10_000 || series.SeriesLabels["route"] != "weather" {
+				t.Errorf("%v: exemplar %v", series.SeriesLabels, e.Labels)
+			}
+		}
+	}
+	if n == 0 {
+		t.Errorf("%s has no exemplars", metric)
 	}
 }
 

@@ -471,10 +471,13 @@ func fleet() row {
 			queries: []query{{"max by (instance) (process_open_fds{" + here() + "} / process_max_fds{" + here() + "})", "{{instance}}"}},
 		},
 		{
-			title: "Lines of the log that are lost", unit: "short", width: 12, look: .01,
-			text:    "A second, by instance: whatever reads standard output is too slow, or gone. Requests do not wait for it.",
-			causes:  []string{"log-dropped"},
-			queries: []query{{rate("gateway_log_dropped_total", here(), "instance"), "{{instance}}"}},
+			title: "Log lines and spans that are lost", unit: "short", width: 12, look: .01,
+			text:   "A second, by instance. Lines: whatever reads standard output is too slow, or gone. Spans: the collector of traces is. Requests do not wait for either.",
+			causes: []string{"log-dropped"},
+			queries: []query{
+				{rate("gateway_log_dropped_total", here(), "instance"), "lines {{instance}}"},
+				{rate("gateway_trace_spans_total", here()+`,outcome!="sent"`, "instance", "outcome"), "spans {{outcome}} {{instance}}"},
+			},
 		},
 		{
 			title: "Restarts", kind: "state-timeline", width: 12, unit: "s",
