@@ -71,7 +71,7 @@ func startPrometheus(t testing.TB, features string, gateways ...*gateway) *prome
 	s.write("rules.yml", hurried(shipped(t, "prometheus/rules.yml")))
 
 	p := &prometheus{t: t, started: time.Now()}
-	cmd := exec.Command(program, "--config.file="+s.path("prometheus.yml"), "--storage.tsdb.path="+s.path("data"), //nolint:gosec // the Debian package
+	cmd := exec.Command(program, "--config.file="+s.path("prometheus.yml"), "--storage.tsdb.path="+s.path("data"),
 		"--web.listen-address=127.0.0.1:0", "--enable-feature="+features)
 	output, err := cmd.StderrPipe()
 	if err != nil {

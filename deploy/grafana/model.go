@@ -172,15 +172,15 @@ func (p panel) object(id int, at object) object {
 		targets = append(targets, target)
 	}
 	var links []any
-	description := p.text
+	description := []string{p.text}
 	for _, cause := range p.causes {
 		title := "Runbook: " + strings.ReplaceAll(cause, "-", " ")
 		url := "${runbook:raw}#" + cause
 		links = append(links, link(title, url))
-		description += fmt.Sprintf("\n\n[%s](%s)", title, url)
+		description = append(description, fmt.Sprintf("[%s](%s)", title, url))
 	}
 	return object{
-		"id": id, "type": p.kind, "title": p.title, "description": description, "gridPos": at,
+		"id": id, "type": p.kind, "title": p.title, "description": strings.Join(description, "\n\n"), "gridPos": at,
 		"datasource": dataSource, "targets": targets, "links": links,
 		"fieldConfig": object{"defaults": p.field(), "overrides": []any{}},
 		"options":     p.options(),

@@ -12,11 +12,11 @@ const runbookURL = "https://example.com/bouncer/docs/RUNBOOK.md"
 // here selects the instances that are chosen on top, and of their series those with
 // the chosen values of these labels.
 func here(labels ...string) string {
-	s := `job=~"$job",instance=~"$instance"`
+	matchers := []string{`job=~"$job"`, `instance=~"$instance"`}
 	for _, l := range labels {
-		s += fmt.Sprintf(`,%s=~"$%[1]s"`, l)
+		matchers = append(matchers, fmt.Sprintf(`%s=~"$%[1]s"`, l))
 	}
-	return s
+	return strings.Join(matchers, ",")
 }
 
 // rate is what a counter grows by in a second, summed by some labels. The selector is
