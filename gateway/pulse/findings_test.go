@@ -3,6 +3,7 @@ package pulse
 import (
 	"fmt"
 	"math"
+	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -249,6 +250,34 @@ func TestFindingsNameTheCause(t *testing.T) {
 			}
 			t.Logf("%s: %s", f.Title, f.Text)
 		})
+	}
+}
+
+// Each finding leads to a heading of the runbook.
+func TestFindingsLeadToTheRunbook(t *testing.T) {
+	t.Parallel()
+	book, err := os.ReadFile("../../docs/RUNBOOK.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	code, err := os.ReadFile("findings.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	headings := map[string]bool{}
+	for line := range strings.Lines(string(book)) {
+		if name, ok := strings.CutPrefix(line, "## "); ok {
+			headings[strings.ReplaceAll(strings.ToLower(strings.TrimSpace(name)), " ", "-")] = true
+		}
+	}
+	found := regexp.MustCompile(`(?:Runbook: |(?:Act|Look|severity), )"([a-z-]+)"`).FindAllStringSubmatch(string(code), -1)
+	if len(found) < 15 {
+		t.Fatalf("%d findings were found in the code", len(found))
+	}
+	for _, f := range found {
+		if !headings[f[1]] {
+			t.Errorf("%s is no heading of docs/RUNBOOK.md", f[1])
+		}
 	}
 }
 
