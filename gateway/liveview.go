@@ -246,7 +246,7 @@ func (o *overview) keysLocked(trends *pulse.Trends, top []topEntry, total float6
 // partition has made, perhaps cut.
 func whoIs(partition string) (kind, name string) {
 	found := map[string]string{}
-	for _, p := range strings.Split(strings.Trim(partition, "{}"), "|") {
+	for p := range strings.SplitSeq(strings.Trim(partition, "{}"), "|") {
 		dimension, value, _ := strings.Cut(p, ":")
 		if text, err := url.PathUnescape(value); err == nil && value != "" {
 			found[dimension] = text

@@ -90,8 +90,8 @@ func (l *live) finding(runbook string) (says string, found bool) {
 	return "", false
 }
 
-// atWork has callers ask, in turn, until stop is called.
-func atWork(g *gateway, path string, every time.Duration, users ...string) (stop func()) {
+// atWork has callers ask for the weather, in turn, until stop is called.
+func atWork(g *gateway, every time.Duration, users ...string) (stop func()) {
 	done, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -100,7 +100,7 @@ func atWork(g *gateway, path string, every time.Duration, users ...string) (stop
 			case <-done:
 				return
 			case <-time.After(every):
-				_, _ = trySend("GET", g.url+path, nil, "X-API-Key", keyOf(users[i%len(users)]))
+				_, _ = trySend("GET", g.url+"/api/weather", nil, "X-API-Key", keyOf(users[i%len(users)]))
 			}
 		}
 	}()
@@ -123,7 +123,7 @@ func TestTheLiveStateOfAFleet(t *testing.T) {
 			send(t, "GET", g.url+"/api/weather", nil, "X-API-Key", keyOf("kim"))
 		}
 	}
-	stop := atWork(two, "/api/weather", 20*time.Millisecond, "priya123")
+	stop := atWork(two, 20*time.Millisecond, "priya123")
 	defer func() { stop() }()
 
 	var l live
@@ -174,7 +174,7 @@ func TestTheLiveStateOfAFleet(t *testing.T) {
 
 	// Redis goes. Whoever was denied stays denied; somebody else asks.
 	stop()
-	stop = atWork(one, "/api/weather", 20*time.Millisecond, "kim")
+	stop = atWork(one, 20*time.Millisecond, "kim")
 	srv.Kill()
 	eventually(t, "the page says that Redis is away", func() bool {
 		l = one.live()
@@ -218,7 +218,7 @@ func TestTheLiveStateNamesALimitThatIsTooTight(t *testing.T) {
 	s.write("keys.yaml", keys)
 	s.write("plans.yaml", "default_plan: free\nplans:\n  free: {limits: [{name: per-hour, algorithm: fixed_window, limit: 2/hour}]}\n")
 	g := s.start()
-	defer atWork(g, "/api/weather", 15*time.Millisecond, users...)()
+	defer atWork(g, 15*time.Millisecond, users...)()
 	eventually(t, "the page says that the limit is too tight", func() bool {
 		l := g.live()
 		if says, found := l.finding("noisy-client"); found {
@@ -245,7 +245,7 @@ func TestTheLiveStateNamesASlowUpstream(t *testing.T) {
 	s.write("plans.yaml", "anonymous_plan: a\nplans: {a: {limits: []}}\n")
 	g := s.start()
 	for range 4 {
-		defer atWork(g, "/api/weather", 30*time.Millisecond, "nobody")()
+		defer atWork(g, 30*time.Millisecond, "nobody")()
 	}
 	began := time.Now()
 	// It has to have been well for long enough that it is known what is usual.

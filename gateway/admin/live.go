@@ -2,6 +2,7 @@ package admin
 
 import (
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -102,7 +103,7 @@ func (h *handler) live(w http.ResponseWriter, r *http.Request, id string) {
 	f := h.o.Live
 	if r.URL.Query().Has("once") {
 		_, line := f.state()
-		write(w, r, http.StatusOK, "application/json", append(line[:len(line):len(line)], '\n'))
+		write(w, r, http.StatusOK, "application/json", append(slices.Clip(line), '\n'))
 		return
 	}
 	if r.Method == http.MethodHead {

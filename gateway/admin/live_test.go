@@ -140,7 +140,7 @@ func TestStreamsAreBounded(t *testing.T) {
 		wantEvent(t, events, 0)
 		cancels = append(cancels, cancel)
 	}
-	res, err := http.Get(server.URL + "/api/live")
+	res, err := (&http.Client{Timeout: 10 * time.Second}).Get(server.URL + "/api/live")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -169,7 +169,7 @@ func TestStreamsEndWithTheFeed(t *testing.T) {
 	feed.Close()
 	wantEnd(t, events)
 	eventuallyStreams(t, feed, 0)
-	res, err := http.Get(server.URL + "/api/live")
+	res, err := (&http.Client{Timeout: 10 * time.Second}).Get(server.URL + "/api/live")
 	if err != nil {
 		t.Fatal(err)
 	}

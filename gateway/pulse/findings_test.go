@@ -28,7 +28,8 @@ func day() *Circumstances {
 	}
 }
 
-func callers(n int, limit string, perSecond float64) (list []Caller) {
+func callers(n int, perSecond float64) (list []Caller) {
+	const limit = "per-minute"
 	for i := range n {
 		name := fmt.Sprint("u", i)
 		list = append(list, Caller{Key: limit + " {user:" + name + "}", Kind: "user", Name: name, Limit: limit, PerSecond: perSecond})
@@ -54,7 +55,7 @@ func TestFindingsNameTheCause(t *testing.T) {
 			name: "one noisy client",
 			happens: func(c *Circumstances) {
 				c.Requests, c.Limits[0].Denied = 300, 60
-				c.Denied = append(callers(8, "per-minute", .5), Caller{Key: "per-minute {user:priya123}", Kind: "user", Name: "priya123", Limit: "per-minute", PerSecond: 55.2})
+				c.Denied = append(callers(8, .5), Caller{Key: "per-minute {user:priya123}", Kind: "user", Name: "priya123", Limit: "per-minute", PerSecond: 55.2})
 			},
 			want: "noisy-client look", says: []string{"92 %", "user priya123", "55 times a second", "per-minute", "Retry-After"},
 			subject: Subject{Key: "per-minute {user:priya123}", Kind: "user", Name: "priya123", Limit: "per-minute", Plan: "free", Route: "weather"},
@@ -71,7 +72,7 @@ func TestFindingsNameTheCause(t *testing.T) {
 		{
 			name: "three noisy clients",
 			happens: func(c *Circumstances) {
-				c.Limits[0].Denied, c.Denied = 30, callers(3, "per-minute", 10)
+				c.Limits[0].Denied, c.Denied = 30, callers(3, 10)
 			},
 			want: "noisy-client look", says: []string{"3 callers make", "u0"},
 			subject: Subject{Key: "per-minute {user:u0}", Kind: "user", Name: "u0", Limit: "per-minute", Plan: "free", Route: "weather"},
@@ -79,7 +80,7 @@ func TestFindingsNameTheCause(t *testing.T) {
 		{
 			name: "a limit that is too tight",
 			happens: func(c *Circumstances) {
-				c.Limits[0].Allowed, c.Limits[0].Denied, c.Denied = 60, 140, callers(40, "per-minute", 3.5)
+				c.Limits[0].Allowed, c.Limits[0].Denied, c.Denied = 60, 140, callers(40, 3.5)
 			},
 			want: "limit-too-tight act", says: []string{"70 %", "40 callers", "none makes more than 2 %", "simulate"},
 			subject: Subject{Limit: "per-minute", Plan: "free", Route: "weather"},
@@ -87,7 +88,7 @@ func TestFindingsNameTheCause(t *testing.T) {
 		{
 			name: "a limit that is too tight for more than are told apart, on two plans",
 			happens: func(c *Circumstances) {
-				c.Limits[0].Allowed, c.Limits[0].Denied, c.Denied = 80, 10, callers(Trended, "per-minute", .2)
+				c.Limits[0].Allowed, c.Limits[0].Denied, c.Denied = 80, 10, callers(Trended, .2)
 				c.Limits = append(c.Limits, LimitRates{Limit: Limit{"paid", "per-minute", "weather"}, Allowed: 70, Denied: 15})
 			},
 			want: "limit-too-tight look", says: []string{"14 %", "More than"},
@@ -111,7 +112,7 @@ func TestFindingsNameTheCause(t *testing.T) {
 		{
 			name: "many are close to a limit",
 			happens: func(c *Circumstances) {
-				c.Near = callers(15, "per-minute", 3)
+				c.Near = callers(15, 3)
 			},
 			want: "near-limit look", says: []string{"15 callers", "24 %"},
 			subject: Subject{Limit: "per-minute", Plan: "free", Route: "weather"},

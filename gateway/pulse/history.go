@@ -21,8 +21,6 @@ var tiers = [...]struct {
 }
 
 const (
-	// keptSteps is how many values one series has.
-	keptSteps = 300 + 360 + 288
 	// labelled is how many labels of a family have series of their own.
 	labelled = 20
 	// MaxSeries bounds how many series there are: those without labels, three
@@ -128,7 +126,6 @@ type member struct {
 type history struct {
 	began    bool
 	axis     time.Duration // where the last sample stands, from 1970 on
-	offset   time.Duration // what the time of day is ahead of it
 	at       time.Time     // of the last sample
 	since    time.Duration
 	every    time.Duration

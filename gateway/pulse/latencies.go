@@ -93,7 +93,7 @@ func (l *Latencies) sparse() (s sparse) {
 			s = append(s, struct {
 				bin uint8
 				n   uint32
-			}{uint8(i), n}) //nolint:gosec // below Bins
+			}{uint8(i), n})
 		}
 	}
 	return s

@@ -37,15 +37,15 @@ func (t *Telemetry) Request(r *http.Request, s *scope.Request) {
 }
 
 // tellApart counts an answer whose code does not say whose it is; see route.
-func (rt *route) tellApart(s *scope.Request) {
+func (r *route) tellApart(s *scope.Request) {
 	switch own := s.UpstreamStatus != s.Status; {
 	case s.Status == http.StatusServiceUnavailable && s.StoreErr != nil && s.UpstreamAttempts == 0:
-		rt.uncheckable.Add(1)
+		r.uncheckable.Add(1)
 	case own || s.Status >= http.StatusInternalServerError:
 	case s.Status == http.StatusTooManyRequests:
-		rt.passedDenials.Add(1)
+		r.passedDenials.Add(1)
 	default:
-		rt.passedOn.Add(1)
+		r.passedOn.Add(1)
 	}
 }
 
