@@ -15,6 +15,7 @@ import (
 
 	"github.com/golang-jwt/jwt/v5"
 
+	"bouncer/internal/otlptest"
 	"bouncer/internal/redistest"
 )
 
@@ -106,7 +107,7 @@ func (*silentTB) Errorf(string, ...any) {}
 
 // Nothing that is secret comes out anywhere: each secret that there can be is put
 // where it can be, and then every output there is is looked through.
-func TestNothingLeaks(t *testing.T) {
+func TestH04SecretsInLogs(t *testing.T) {
 	t.Parallel()
 	l := newSearch(t)
 	srv := redistest.Start(t, "--requirepass", l.secret("the password of Redis"))
@@ -134,10 +135,14 @@ func TestNothingLeaks(t *testing.T) {
 	s.write("redis-password", l.secrets["the password of Redis"])
 	s.write("plans.yaml", "default_plan: free\nanonymous_plan: free\nplans: {free: {limits: [{name: m, algorithm: fixed_window, limit: 1000/minute}]}, tiny: {limits: [{name: d, algorithm: fixed_window, limit: 1/day}]}}\n")
 	s.write("keys.yaml", "keys: []\n")
+	collector := otlptest.Start(t)
+	s.write("collector-fields", "Authorization: Bearer "+l.secret("what goes with traces")+"\n")
 	s.env = []string{"UPSTREAM_AUTH=" + l.secret("what the environment has for the upstream")}
 	routes := func(redis, more string) string {
 		return `
 listen: {http: "127.0.0.1:0", admin: "127.0.0.1:0"}
+log: {level: debug}
+traces: {endpoint: "` + collector.URL + `", sample: 100%, headers_file: collector-fields}
 admin: {token_file: admin-token}
 store: {redis: {` + redis + `, timeout: 2s}}
 auth:
@@ -228,7 +233,8 @@ routes:
 
 	admin := func(place string) {
 		token := l.secrets["the token of the admin listener"]
-		for _, path := range []string{"/", "/healthz", "/readyz", "/metrics", "/api/status", "/api/top-denied", "/nothing?token=" + url.QueryEscape(guess), "/debug/pprof/", "/debug/pprof/cmdline", "/debug/pprof/goroutine?debug=2"} {
+		for _, path := range []string{"/", "/healthz", "/readyz", "/metrics", "/api/status", "/api/top-denied", "/api/live?once", "/api/history?window=5m", "/api/session", "/api/denials", "/api/denials.jsonl",
+			"/api/callers?q=" + url.QueryEscape(key), "/api/callers?q=" + url.QueryEscape(guess), "/api/callers?q=priya", "/api/caller?kind=user&name=priya7", "/api/caller?kind=ip&name=127.0.0.1", "/api/caller?kind=key&name=" + url.QueryEscape(key), "/api/caller?kind=user&name=" + url.QueryEscape(good), "/nothing?token=" + url.QueryEscape(guess), "/debug/pprof/", "/debug/pprof/cmdline", "/debug/pprof/goroutine?debug=2"} {
 			l.inAnswer(place+" "+path, send(t, http.MethodGet, g.admin+path, nil, "Authorization", "Bearer "+token))
 			l.inAnswer(place+" "+path+" with a guess", send(t, http.MethodGet, g.admin+path, nil, "Authorization", "Bearer "+guess))
 		}
@@ -267,6 +273,10 @@ routes:
 	}
 	g.stop()
 	l.in("the log", g.output())
+	l.in("the traces", collector.Raw())
+	if len(collector.Spans()) < 100 {
+		t.Errorf("%d spans were sent, so that this does not look there", len(collector.Spans()))
+	}
 	l.in("standard error", g.stderr.String())
 	t.Logf("%d outputs of answers %v", l.looked, statuses)
 }
