@@ -32,7 +32,7 @@ const say = words => {
 const views = {
 	overview: overview(),
 	denials: denialsView(),
-	caller: callerView({ mayChange: () => may.may_change, signIn: why => signInDialog(why, signedIn), say }),
+	caller: callerView({ mayChange: () => may.may_change, signIn: why => may.token_configured ? signInDialog(why, signedIn) : say('That needs the admin token, and none is configured: set admin.token_file in routes.yaml.'), say }),
 	help: helpView(),
 };
 

@@ -141,7 +141,8 @@ export class Chart {
 		});
 	}
 
-	// draw shows model = {until, step, length, values(name)}, times in ms.
+	// draw shows model = {until, step, length, values(name)}, times in ms; known, if
+	// given, has a figure wherever something is known although no series has one.
 	draw(model) {
 		this.model = model;
 		const width = Math.floor(this.plot.clientWidth);
@@ -152,7 +153,7 @@ export class Chart {
 		for (const s of this.series) s.values = model.values(s.name) ?? [];
 		// The top of each series: its value, or in a stack the sum up to it.
 		let top = 0, any = false;
-		const known = new Array(length).fill(false);
+		const known = Array.from({ length }, (_, i) => (model.known?.[i] ?? null) !== null);
 		const sum = new Array(length).fill(0);
 		for (const s of shown) {
 			s.low = this.stacked ? sum.slice() : null;

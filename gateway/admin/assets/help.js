@@ -4,11 +4,11 @@ import { el } from './dom.js';
 
 const causes = [
 	['client', 'One client is noisy', 'One caller makes most of the denials, the others are served as ever.',
-		['“Denied most” shows one bar far longer than the rest. Its page says who it is, from which addresses it comes and which limit it meets.',
+		['“Top denied” shows one bar far longer than the rest. Its page says who it is, from which addresses it comes and which limit it meets.',
 			'The limit does its work: the others are safe. Tell the caller; do not raise the limit for one.',
 			'Is it an address? Its page says how many users and user agents were seen behind it. Many of both are people behind one address; one of both is one client.']],
 	['limit', 'A limit is too tight', 'Many different callers are denied by one limit, none of them stands out.',
-		['“Denied” by limit names it; “Denied most” shows many short bars; “Near a limit” is long.',
+		['“Denied” by limit names it; “Top denied” shows many short bars; “Near their limit” is long.',
 			'Export the denials of this limit and let “gateway simulate” say which number would have let them pass, before you change it.']],
 	['redis', 'It is Redis', 'The shared count is slow or away; what happens then is what each route says (on_store_failure).',
 		['The panel “Redis” says since when, by which errors, and which modes are in use. Round trips that grow before it goes away speak for load or the network.',

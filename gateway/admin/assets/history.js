@@ -53,13 +53,17 @@ export class History {
 			if (this.turn !== turn) return;
 			this.waiting = null;
 			this.error = e.message;
-			this.loadedAt = Date.now() - Math.min(again[window], 60000) + 5000;
+			this.retryAt = Date.now() + 5000;
 		}
 		this.changed();
 	}
 
 	// add appends the figures of one second; seconds that nobody told are gaps.
 	add(s) {
+		if (this.error) {
+			if (!this.waiting && Date.now() > this.retryAt) this.load();
+			return;
+		}
 		if (this.window !== '5m') {
 			if (Date.now() - this.loadedAt > again[this.window] && !this.waiting) this.load();
 			return;

@@ -132,8 +132,8 @@ export function overview() {
 			el('header', { class: 'row' }, el('h2', { id: 'traffic-title' }, 'Traffic'), span, trouble),
 			el('div', { class: 'grid' }, main.map(c => c.node))),
 		el('div', { class: 'grid two', id: 'callers' },
-			card('top-denied', 'Denied most', topDenied.node),
-			card('top-near', 'Near a limit', topNear.node)),
+			card('top-denied', 'Top denied', topDenied.node),
+			card('top-near', 'Near their limit', topNear.node)),
 		storeCard,
 		el('div', { class: 'grid wider' }, card('limits', 'Limits', limits.node), card('routes', 'Routes', routes.node)),
 		el('div', { class: 'grid wider' }, card('upstreams', 'Upstreams', upstreams.node), card('config', 'Configuration', config.node, rejected.node)),
@@ -146,7 +146,10 @@ export function overview() {
 		if (history.until === null) return;
 		const found = history.family(`denied.${family}:`).filter(f => f.sum > 0);
 		denied.setSeries(found.slice(0, looks.length).map((f, i) => ({ name: f.name, label: f.label || '(none)', ...looks[i] })));
-		for (const c of [...main, ...redis]) if (c.node.isConnected) c.draw(model);
+		// A limit that had denied nobody yet had denied nobody: no gap.
+		const known = history.values('requests.denied');
+		const whole = { ...model, known, values: n => history.values(n)?.map((v, i) => v ?? ((known?.[i] ?? null) === null ? null : 0)) };
+		for (const c of [...main, ...redis]) if (c.node.isConnected) c.draw(c === denied ? whole : model);
 	}
 
 	return {
