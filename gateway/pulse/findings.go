@@ -210,8 +210,11 @@ func aboutLimits(c *Circumstances) (list []Finding) {
 		if len(l.denials) == 0 {
 			continue // who it is will be known in a moment
 		}
+		// Who is denied how often and how often the limit denies are measured over
+		// different times: a part is not more than the whole.
 		top := l.denials[0]
-		share := min(top.PerSecond/l.denied, 1)
+		top.PerSecond = min(top.PerSecond, l.denied)
+		share := top.PerSecond / l.denied
 		rate := l.denied / (l.allowed + l.denied)
 		switch {
 		case sharedByAll(&top):

@@ -70,6 +70,14 @@ func TestFindingsNameTheCause(t *testing.T) {
 			subject: Subject{Key: "per-minute {ip:203.0.113.7}", Kind: "ip", Name: "203.0.113.7", Limit: "per-minute", Plan: "free", Route: "weather"},
 		},
 		{
+			name: "a part measured a little later than the whole",
+			happens: func(c *Circumstances) {
+				c.Limits[0].Denied, c.Denied = 1.5, callers(1, 1.6)
+			},
+			want: "noisy-client look", says: []string{"100 %", "is denied 1.5 times a second", "of 1.5 times a second in all"},
+			subject: Subject{Key: "per-minute {user:u0}", Kind: "user", Name: "u0", Limit: "per-minute", Plan: "free", Route: "weather"},
+		},
+		{
 			name: "three noisy clients",
 			happens: func(c *Circumstances) {
 				c.Limits[0].Denied, c.Denied = 30, callers(3, 10)
