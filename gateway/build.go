@@ -69,7 +69,9 @@ func build(
 	if gw != nil {
 		s.edgeStore = gw.edgeStore
 		if gw.listenerTLS != nil { // a rehearsal has none
-			s.asking = askingTLS(gw.listenerTLS, cfg)
+			if c := cfg.Auth.ClientCerts; c != nil {
+				s.asking = askingTLS(gw.listenerTLS, c.CAs)
+			}
 		}
 	}
 	var err error

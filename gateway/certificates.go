@@ -115,6 +115,9 @@ func (g *Gateway) showCertificates() {
 	if s != nil {
 		authoritiesEnd(s.cfg, ends)
 	}
+	if a := g.adminCertificate.Load(); a != nil {
+		ends[subject(a.Leaf)] = a.Leaf.NotAfter
+	}
 	switch {
 	case c == nil:
 	case c.file != nil:

@@ -14,19 +14,18 @@ import (
 // This file is how certificates of clients are asked for. Package auth verifies them:
 // a handshake that fails could be told from a 401, and would spare no route.
 
-// askingTLS is own, the HTTPS listener's side of TLS, for a configuration in which
-// certificates of clients count: it asks for one, says whose, and insists on none. It
+// askingTLS is own, a listener's side of TLS, for a configuration in which
+// certificates of clients that cas vouch for count: it asks for one, says whose, and insists on none. It
 // is nil where none counts, since a browser would bother people with the question.
-func askingTLS(own *tls.Config, cfg *config.Config) *tls.Config {
-	c := cfg.Auth.ClientCerts
-	if c == nil {
+func askingTLS(own *tls.Config, cas []*x509.Certificate) *tls.Config {
+	if len(cas) == 0 {
 		return nil
 	}
 	ask := own.Clone()
 	ask.GetConfigForClient = nil
 	ask.ClientAuth, ask.ClientCAs = tls.RequestClientCert, x509.NewCertPool()
 	h := sha256.New()
-	for _, ca := range c.CAs {
+	for _, ca := range cas {
 		ask.ClientCAs.AddCert(ca)
 		h.Write(ca.Raw)
 	}
@@ -51,13 +50,15 @@ func askingTLS(own *tls.Config, cfg *config.Config) *tls.Config {
 
 // authoritiesEnd tells when the certificates of those who vouch for clients end.
 func authoritiesEnd(cfg *config.Config, ends map[string]time.Time) {
+	cas := cfg.Admin.ClientCAs
 	if c := cfg.Auth.ClientCerts; c != nil {
-		for _, ca := range c.CAs {
-			name := "client CA " + subject(ca)
-			// Two of a name are an authority that renews its own.
-			if at, ok := ends[name]; !ok || ca.NotAfter.Before(at) {
-				ends[name] = ca.NotAfter
-			}
+		cas = slices.Concat(cas, c.CAs)
+	}
+	for _, ca := range cas {
+		name := "client CA " + subject(ca)
+		// Two of a name are an authority that renews its own.
+		if at, ok := ends[name]; !ok || ca.NotAfter.Before(at) {
+			ends[name] = ca.NotAfter
 		}
 	}
 }

@@ -89,6 +89,10 @@ type Gateway struct {
 	certificates atomic.Pointer[certificates]
 	listenerTLS  *tls.Config // as long as no certificates of clients count
 
+	adminTLS         *tls.Config
+	adminCertificate atomic.Pointer[tls.Certificate] // nil: what the HTTPS listener shows
+	adminAsking      atomic.Pointer[tls.Config]      // nil: no certificate of an operator is asked for
+
 	adminHandler  atomic.Pointer[http.Handler]
 	adminLoopback bool // of the address it is bound to, whatever a reload says
 
@@ -182,6 +186,7 @@ func New(o Options) (*Gateway, error) {
 		return nil, fmt.Errorf("make the table of edge limits: %w", err)
 	}
 	g.listenerTLS = g.makeListenerTLS()
+	g.adminTLS = g.makeAdminTLS()
 	if err := g.apply(cfg); err != nil {
 		return nil, err
 	}

@@ -82,6 +82,10 @@ func (g *Gateway) applyLocked(cfg *config.Config) error {
 	if err != nil {
 		return err
 	}
+	adminCert, err := loadAdminCertificate(&cfg.Admin)
+	if err != nil {
+		return err
+	}
 	var previous *auth.Authenticator
 	old := g.current.Load()
 	if old != nil {
@@ -131,6 +135,7 @@ func (g *Gateway) applyLocked(cfg *config.Config) error {
 		sh.start()
 	}
 	g.useCertificates(certs, old != nil)
+	g.useAdminCertificate(cfg, adminCert)
 	g.adminHandler.Store(g.admin(cfg))
 	if old != nil && !bytes.Equal(old.cfg.Admin.Token, cfg.Admin.Token) {
 		g.overview.feed.Restart() // whoever watches shows the new token, or goes

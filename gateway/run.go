@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -176,6 +177,9 @@ func (g *Gateway) listen(inFlight context.Context, cfg *config.Config) (public, 
 	}))
 	if err != nil {
 		return nil, nil, err
+	}
+	if g.bound.Admin.HTTPS() {
+		d.listener = tls.NewListener(d.listener, g.adminTLS)
 	}
 	return public, []*front{d}, nil
 }

@@ -26,6 +26,7 @@ func (g *Gateway) admin(cfg *config.Config) *http.Handler {
 		History:   g.overview.history,
 		Callers:   g.callerPage(),
 		Token:     cfg.Admin.Token,
+		ClientCAs: cfg.Admin.ClientCAs,
 		Loopback:  g.adminLoopback,
 		Logger:    g.log,
 	})

@@ -3,6 +3,8 @@ package admin
 import (
 	"crypto/sha256"
 	"crypto/subtle"
+	"crypto/x509"
+	"errors"
 	"net"
 	"net/http"
 	"net/netip"
@@ -13,6 +15,8 @@ import (
 )
 
 // This file is who may see what, and who may change it.
+
+var errOtherSite = errors.New("a page of another site asks")
 
 // access says what an endpoint asks of the caller.
 type access uint8
@@ -39,16 +43,20 @@ func (h *handler) allowed(r *http.Request, need access) *httperr.Error {
 	if need == open || need == reading && h.o.Loopback {
 		return nil
 	}
-	if h.token == nil {
+	if h.token == nil && h.operators == nil {
 		return &httperr.Error{
 			Status: http.StatusForbidden, Reason: "no_token_configured",
-			Detail: "this needs the admin token, and none is configured; set admin.token_file in routes.yaml",
+			Detail: "this needs the admin token, and none is configured; set admin.token_file in routes.yaml, or admin.client_ca_file",
 		}
 	}
-	if !h.authorized(r) {
+	if !h.authorized(r) && h.certificate(r) == nil {
+		detail := "this needs the admin token, as Authorization: Bearer <token>"
+		if h.operators != nil {
+			detail = "this needs the admin token, as Authorization: Bearer <token>, or a client certificate that admin.client_ca_file vouches for"
+		}
 		return &httperr.Error{
 			Status: http.StatusUnauthorized, Reason: "token",
-			Detail: "this needs the admin token, as Authorization: Bearer <token>",
+			Detail: detail,
 			Header: http.Header{"Www-Authenticate": {`Bearer realm="gateway admin"`}},
 		}
 	}
@@ -56,10 +64,14 @@ func (h *handler) allowed(r *http.Request, need access) *httperr.Error {
 }
 
 // sameSite refuses what another site's page has a browser send and that is not a
-// mere read. A token does not travel by itself; this holds also where something
-// else that lets a browser in does.
-func (h *handler) sameSite(r *http.Request) *httperr.Error {
-	if err := h.crossOrigin.Check(r); err != nil {
+// mere read, or costs something. A token does not travel by itself, but a certificate
+// does.
+func (h *handler) sameSite(r *http.Request, need access) *httperr.Error {
+	err := h.crossOrigin.Check(r)
+	if from := r.Header.Get("Sec-Fetch-Site"); err == nil && need == guarded && (from == "cross-site" || from == "same-site") {
+		err = errOtherSite
+	}
+	if err != nil {
 		return &httperr.Error{
 			Status: http.StatusForbidden, Reason: "cross_origin", Err: err,
 			Detail: "a page of another site asked for this; use the gateway's own page, or a program",
@@ -83,8 +95,41 @@ func (h *handler) authorized(r *http.Request) bool {
 	return subtle.ConstantTimeCompare(digest[:], h.token[:]) == 1
 }
 
-// who is by what a request that may change something was let in.
-func (h *handler) who(*http.Request) string { return "token" }
+// certificate is that of the client, if somebody vouches for it who is to; else nil. It
+// is looked at for each request, by those who vouch now: the connection may be older.
+func (h *handler) certificate(r *http.Request) *x509.Certificate {
+	if h.operators == nil || r.TLS == nil || len(r.TLS.PeerCertificates) == 0 || len(r.TLS.PeerCertificates) > maxChain {
+		return nil
+	}
+	leaf, between := r.TLS.PeerCertificates[0], x509.NewCertPool()
+	for _, c := range r.TLS.PeerCertificates[1:] {
+		between.AddCert(c)
+	}
+	_, err := leaf.Verify(x509.VerifyOptions{
+		Roots: h.operators, Intermediates: between, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	})
+	if err != nil {
+		return nil
+	}
+	return leaf
+}
+
+// maxChain bounds how many certificates of a client are looked at.
+const maxChain = 10
+
+// who is by what a request was let in that may change something.
+func (h *handler) who(r *http.Request) string {
+	if h.authorized(r) {
+		return "token"
+	}
+	c := h.certificate(r)
+	if c == nil {
+		return ""
+	}
+	const most = 256
+	name := strings.ToValidUTF8(c.Subject.String(), "\ufffd")
+	return "certificate " + strings.ToValidUTF8(name[:min(len(name), most)], "")
+}
 
 // session tells whoever asks what that very request may do: the page's script has no
 // other way to know whether it has to ask for the token.
@@ -94,7 +139,7 @@ func (h *handler) session(w http.ResponseWriter, r *http.Request, id string) {
 		TokenConfigured bool `json:"token_configured"`
 		SignedIn        bool `json:"signed_in"`
 		MayChange       bool `json:"may_change"`
-	}{!h.o.Loopback, h.token != nil, h.authorized(r), h.allowed(r, guarded) == nil})
+	}{!h.o.Loopback, h.token != nil, h.authorized(r) || h.certificate(r) != nil, h.allowed(r, guarded) == nil})
 }
 
 // answersTo reports whether host, a Host field, names this listener. A request

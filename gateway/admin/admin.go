@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
+	"crypto/x509"
 	"log/slog"
 	"net/http"
 	"net/http/pprof"
@@ -42,6 +43,8 @@ type Options struct {
 	Callers *Callers
 	// Token is the admin token; empty: none is configured.
 	Token []byte
+	// ClientCAs vouch for client certificates that count as the token; nil: none does.
+	ClientCAs []*x509.Certificate
 	// Loopback says that only this machine can reach the listener.
 	Loopback bool
 	// Hostnames are names, besides localhost and IP literals, that the listener
@@ -64,6 +67,12 @@ func New(o Options) http.Handler {
 		digest := sha256.Sum256(o.Token)
 		h.token = &digest
 	}
+	if len(o.ClientCAs) > 0 {
+		h.operators = x509.NewCertPool()
+		for _, ca := range o.ClientCAs {
+			h.operators.AddCert(ca)
+		}
+	}
 	for _, name := range o.Hostnames {
 		h.names[canonicalHost(name)] = true
 	}
@@ -82,6 +91,7 @@ type endpoint struct {
 type handler struct {
 	o         Options
 	token     *[sha256.Size]byte // nil: none configured
+	operators *x509.CertPool     // who vouches for their certificates; nil: none counts
 	names     map[string]bool
 	endpoints map[string]endpoint
 
@@ -160,7 +170,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			Header: http.Header{"Allow": {allow}},
 		})
 	default:
-		if err := h.sameSite(r); err != nil {
+		if err := h.sameSite(r, e.access); err != nil {
 			h.refuse(w, r, id, err)
 			return
 		}

@@ -16,6 +16,8 @@
 // or costs something (POST /-/reload, /debug/pprof/) always needs the token;
 // without one configured it is refused.
 //
+// A client certificate that one of [Options].ClientCAs vouches for counts as the token.
+//
 // The token travels in "Authorization: Bearer …" only. No browser adds that
 // field by itself, so a hostile page cannot make an operator's browser reload
 // the gateway, and since no CORS field is ever sent it cannot read an answer. What

@@ -5,6 +5,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -36,18 +37,7 @@ func (a *authSection) readClientCerts(v value) {
 	}
 	c := &ClientCerts{User: userFields[0]}
 	if f, ok := o.need("ca_file", "a PEM file of the authorities that vouch for clients"); ok {
-		if path, data, ok := f.content("certificates"); ok {
-			c.CAFile = absolute(path)
-			var err error
-			if c.CAs, err = authorities(data); err != nil {
-				f.errorf("%s %v", path, err)
-			}
-			for _, ca := range c.CAs {
-				if time.Now().After(ca.NotAfter) {
-					f.warnf("an authority in %s, %s, expired on %s, and vouches for nobody any more", path, certificateName(ca), ca.NotAfter.UTC().Format(time.DateOnly))
-				}
-			}
-		}
+		c.CAFile, c.CAs = f.authorities()
 	}
 	choose := func(name string, words []string, into *string) {
 		if f, ok := o.get(name, oneOf(words)); ok {
@@ -61,6 +51,24 @@ func (a *authSection) readClientCerts(v value) {
 	a.claimsPlan = a.claimsPlan || o.has("plan")
 	o.done()
 	a.ClientCerts, a.clientCertsAt = c, v
+}
+
+// authorities reads the file of those who vouch for clients, which v names.
+func (v value) authorities() (file string, cas []*x509.Certificate) {
+	path, data, ok := v.content("certificates")
+	if !ok {
+		return "", nil
+	}
+	cas, err := authorities(data)
+	if err != nil {
+		v.errorf("%s %v", path, err)
+	}
+	for _, ca := range cas {
+		if time.Now().After(ca.NotAfter) {
+			v.warnf("an authority in %s, %s, expired on %s, and vouches for nobody any more", path, certificateName(ca), ca.NotAfter.UTC().Format(time.DateOnly))
+		}
+	}
+	return absolute(path), cas
 }
 
 // authorities returns the certificates in PEM data. Errors name kinds, never bytes.
@@ -116,14 +124,14 @@ func describeClientCerts(d *differ, old, new *ClientCerts) {
 		new = &ClientCerts{}
 	}
 	d.change("auth.client_certs.ca_file", old.CAFile, new.CAFile)
-	same := len(old.CAs) == len(new.CAs)
-	for i := range old.CAs {
-		same = same && old.CAs[i].Equal(new.CAs[i])
-	}
-	if !same && old.CAFile != "" && new.CAFile != "" {
+	if !sameAuthorities(old.CAs, new.CAs) && old.CAFile != "" && new.CAFile != "" {
 		d.say("auth.client_certs: the authorities changed")
 	}
 	d.change("auth.client_certs.user", old.User, new.User)
 	d.change("auth.client_certs.tenant", old.Tenant, new.Tenant)
 	d.change("auth.client_certs.plan", old.Plan, new.Plan)
+}
+
+func sameAuthorities(a, b []*x509.Certificate) bool {
+	return slices.EqualFunc(a, b, (*x509.Certificate).Equal)
 }

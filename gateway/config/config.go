@@ -2,6 +2,7 @@ package config
 
 import (
 	"crypto"
+	"crypto/x509"
 	"net/netip"
 	"net/url"
 	"strconv"
@@ -88,9 +89,18 @@ type HTTPS struct {
 
 // Admin is who may change things on the admin listener.
 type Admin struct {
-	Token     Secret // nil: nothing that changes anything is offered off loopback
+	Token     Secret // nil: none counts
 	TokenFile string // absolute; empty if Token is nil
+	// ClientCAs vouch for the certificates that count as the token; nil: none counts.
+	ClientCAs    []*x509.Certificate
+	ClientCAFile string // absolute; empty if ClientCAs is nil
+	// CertFile and KeyFile are what the listener shows; absolute. Empty: what
+	// listen.https shows.
+	CertFile, KeyFile string
 }
+
+// HTTPS says that the admin listener speaks it.
+func (a *Admin) HTTPS() bool { return a.CertFile != "" || a.ClientCAFile != "" }
 
 // ClientIP says whose word counts for the client's address.
 type ClientIP struct {

@@ -26,6 +26,9 @@ func Describe(old, new *Config) []string {
 	if !bytes.Equal(old.Admin.Token, new.Admin.Token) {
 		d.say("admin.token_file: the token changed")
 	}
+	if a, b := &old.Admin, &new.Admin; a.ClientCAFile != "" && b.ClientCAFile != "" && !sameAuthorities(a.ClientCAs, b.ClientCAs) {
+		d.say("admin.client_ca_file: the authorities changed")
+	}
 	if a, b := old.Store.Redis, new.Store.Redis; a != nil && b != nil && !bytes.Equal(a.Password, b.Password) {
 		d.say("store.redis: the password changed")
 	}
@@ -64,7 +67,7 @@ func sentinel(c *Config) Sentinel {
 
 // tlsFiles are the files whose content matters beyond what a Config holds.
 func tlsFiles(c *Config) []string {
-	var paths []string
+	paths := []string{c.Admin.CertFile, c.Admin.KeyFile}
 	if h := c.Listen.HTTPS; h != nil {
 		paths = append(paths, h.CertFile, h.KeyFile)
 		if h.ACME != nil {
@@ -169,6 +172,15 @@ func settings(a, b *Config) []setting {
 		restart(both("listen.admin", func(c *Config) string { return c.Listen.Admin })),
 		both("listen.max_connections_per_ip", func(c *Config) string { return orAny(c.Listen.MaxConnectionsPerIP) }),
 		both("admin.token_file", func(c *Config) string { return c.Admin.TokenFile }),
+		both("admin.client_ca_file", func(c *Config) string { return c.Admin.ClientCAFile }),
+		both("admin.cert_file", func(c *Config) string { return c.Admin.CertFile }),
+		both("admin.key_file", func(c *Config) string { return c.Admin.KeyFile }),
+		restart(both("the admin listener", func(c *Config) string {
+			if c.Admin.HTTPS() {
+				return "HTTPS"
+			}
+			return "HTTP"
+		})),
 		both("shutdown_timeout", func(c *Config) string { return formatDuration(c.ShutdownTimeout) }),
 		both("drain_delay", func(c *Config) string { return formatDuration(c.DrainDelay) }),
 		both("client_ip.trusted_proxies", func(c *Config) string {

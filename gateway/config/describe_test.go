@@ -31,6 +31,7 @@ var told = map[string]string{
 
 	"Traces.Headers":      "traces.headers_file: the fields changed",
 	"Admin.Token":         "admin.token_file: the token changed",
+	"Admin.ClientCAs":     "admin.client_ca_file: the authorities changed",
 	"ClientIP.TrustUnix":  "client_ip.trusted_proxies",
 	"Store.MemoryMaxKeys": "store.memory.max_keys",
 	"Redis.Network":       "-", // goes with the address

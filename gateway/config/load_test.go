@@ -158,7 +158,13 @@ func TestGoodFilesLoad(t *testing.T) {
 		HTTPS:               &HTTPS{Address: ":8443", CertFile: in("cert.pem"), KeyFile: in("key.pem")},
 		MaxConnectionsPerIP: 200,
 	})
-	equal("admin", c.Admin, Admin{Token: Secret("correct horse"), TokenFile: in("admin-token")})
+	if len(c.Admin.ClientCAs) != 1 || c.Admin.ClientCAs[0].Subject.CommonName != "localhost" {
+		t.Errorf("admin: %d authorities", len(c.Admin.ClientCAs))
+	}
+	c.Admin.ClientCAs = nil
+	equal("admin", c.Admin, Admin{
+		Token: Secret("correct horse"), TokenFile: in("admin-token"), ClientCAFile: in("cert.pem"), CertFile: in("cert.pem"), KeyFile: in("key.pem"),
+	})
 	equal("times", []time.Duration{c.ShutdownTimeout, c.DrainDelay}, []time.Duration{30 * time.Second, 90 * time.Second})
 	equal("client_ip", c.ClientIP, ClientIP{
 		TrustedProxies: []netip.Prefix{

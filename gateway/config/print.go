@@ -145,9 +145,12 @@ func (c *Config) routesNode() *yaml.Node {
 	l.text("admin", c.Listen.Admin)
 	l.number("max_connections_per_ip", int64(c.Listen.MaxConnectionsPerIP))
 	m.node("listen", l.n)
-	if c.Admin.TokenFile != "" {
+	if c.Admin.TokenFile != "" || c.Admin.HTTPS() {
 		n := newMapping(true)
 		n.text("token_file", c.Admin.TokenFile)
+		n.text("client_ca_file", c.Admin.ClientCAFile)
+		n.text("cert_file", c.Admin.CertFile)
+		n.text("key_file", c.Admin.KeyFile)
 		m.node("admin", n.n)
 	}
 	m.node("log", c.Log.node().n)

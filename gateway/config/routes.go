@@ -27,7 +27,6 @@ type routesFile struct {
 	admin    Admin
 	log      Log
 	traces   *Traces
-	hasToken bool // a token was named, even if it could not be read
 	shutdown time.Duration
 	drain    time.Duration
 	clientIP ClientIP
@@ -314,27 +313,43 @@ func isLoopback(address string) bool {
 	return err == nil && ip.Unmap().IsLoopback() || strings.EqualFold(host, "localhost")
 }
 
+// wantedAdmin is what admin has.
+const wantedAdmin = "token_file, client_ca_file, cert_file and key_file"
+
 // readAdmin reads admin.
 func (f *routesFile) readAdmin(top *object) {
-	v, ok := top.get("admin", "token_file")
-	if ok {
-		o, ok := v.object("token_file")
-		if ok {
-			if t, ok := o.get("token_file", "a file that holds the token"); ok {
-				f.hasToken = true
-				path, secret, ok := t.secretFile("the token")
-				if ok {
-					f.admin = Admin{Token: secret, TokenFile: absolute(path)}
-				}
-			}
-			o.later("client_ca_file", "token_file")
+	guarded := false
+	if v, ok := top.get("admin", wantedAdmin); ok {
+		if o, ok := v.object(wantedAdmin); ok {
+			guarded = f.readAdminAccess(o)
 			o.done()
 		}
 	}
-	if !f.hasToken && !isLoopback(f.listen.Admin) {
+	if !guarded && !isLoopback(f.listen.Admin) {
 		f.adminAt.errorf("the admin listener on %s can be reached from other machines, and anyone who reaches it could use it; "+
-			"want admin.token_file, or a loopback address such as 127.0.0.1:9090", quote(f.listen.Admin))
+			"want admin.token_file or admin.client_ca_file, or a loopback address such as 127.0.0.1:9090", quote(f.listen.Admin))
 	}
+}
+
+// readAdminAccess reads the members of admin, and says whether anything is asked of who
+// uses the listener.
+func (f *routesFile) readAdminAccess(o *object) (guarded bool) {
+	if t, ok := o.get("token_file", "a file that holds the token"); ok {
+		guarded = true
+		if path, secret, ok := t.secretFile("the token"); ok {
+			f.admin.Token, f.admin.TokenFile = secret, absolute(path)
+		}
+	}
+	f.admin.CertFile, f.admin.KeyFile, _ = o.keyPair(false)
+	if c, ok := o.get("client_ca_file", "a PEM file of the authorities that vouch for operators"); ok {
+		guarded = true
+		f.admin.ClientCAFile, f.admin.ClientCAs = c.authorities()
+		if !f.httpsGiven && !o.has("cert_file") && !o.has("key_file") {
+			c.errorf("clients show certificates over HTTPS, for which the admin listener has none to show itself; " +
+				"want admin.cert_file and admin.key_file, or listen.https, whose certificate it then shows")
+		}
+	}
+	return guarded
 }
 
 // trustsUnix is the word among the trusted proxies for all peers on unix sockets.

@@ -28,7 +28,10 @@ func routesSchema() schema {
 			"max_connections_per_ip": whole(0, math.MaxInt32).or(0).says("How many connections http and https together take from one address, as ipv6_prefix makes one; more are closed at once. Trusted proxies have any number. 0: any number."),
 		}).with("anyOf", either("http", "https")).says("Where the gateway listens."),
 		"admin": fields(map[string]schema{
-			"token_file": def("text").says("File with the token for everything on the admin listener but /healthz, /readyz and /metrics. Required where that listener is not on loopback."),
+			"token_file":     def("text").says("File with the token for everything on the admin listener but /healthz, /readyz and /metrics. Required where that listener is not on loopback, unless there is client_ca_file."),
+			"client_ca_file": def("text").says("PEM file of the authorities that vouch for operators: a client certificate of theirs counts as the token, and the listener speaks HTTPS. It shows cert_file, else what listen.https shows."),
+			"cert_file":      def("text").says("PEM file with the certificate of the admin listener, which then speaks HTTPS; and those that lead to its authority."),
+			"key_file":       def("text").says("PEM file with its private key."),
 		}).says("Who may use the admin listener."),
 		"log":              logSchema(),
 		"traces":           tracesSchema(),
