@@ -93,7 +93,8 @@ func TestOperatorsShowCertificates(t *testing.T) {
 	if a := reset(ann); a.status != 200 {
 		t.Errorf("reset: %d %s", a.status, a.body)
 	}
-	if line := g.logged("audit: a limit was reset"); line == nil || line["who"] != "certificate CN=ann,O=acme" {
+	eventually(t, "the audit line", func() bool { return g.logged("audit: a limit was reset") != nil })
+	if line := g.logged("audit: a limit was reset"); line["who"] != "certificate CN=ann,O=acme" {
 		t.Errorf("audit: %v", line)
 	}
 	if a := askBy(t, ann, "POST", at+"/-/reload", ""); a.status != 200 {

@@ -95,8 +95,9 @@ func TestOneLimitIsReset(t *testing.T) {
 			if n := g.spendAll("/weather/x", priya); n != 4 {
 				t.Errorf("%d are let through after a reset and one elsewhere, want 4", n)
 			}
+			eventually(t, "the audit line", func() bool { return g.logged("audit: a limit was reset") != nil })
 			line := g.logged("audit: a limit was reset")
-			if line == nil || line["level"] != "WARN" || line["who"] != "token" || line["kind"] != "user" || line["name"] != "priya123" || line["limit"] != "per-minute" ||
+			if line["level"] != "WARN" || line["who"] != "token" || line["kind"] != "user" || line["name"] != "priya123" || line["limit"] != "per-minute" ||
 				line["partition"] != "{user:priya123}" || line["request_id"] != a.field("X-Request-Id") || !strings.HasPrefix(fmt.Sprint(line["remote"]), "127.0.0.1:") {
 				t.Errorf("audit: %v", line)
 			}
