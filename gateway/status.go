@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"bouncer/docs"
 	"bouncer/gateway/admin"
 	"bouncer/gateway/config"
 	"bouncer/gateway/topk"
@@ -25,6 +26,7 @@ func (g *Gateway) admin(cfg *config.Config) *http.Handler {
 		Live:      g.overview.feed,
 		History:   g.overview.history,
 		Callers:   g.callerPage(),
+		Runbook:   docs.Runbook,
 		Token:     cfg.Admin.Token,
 		ClientCAs: cfg.Admin.ClientCAs,
 		Loopback:  g.adminLoopback,

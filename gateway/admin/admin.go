@@ -41,6 +41,8 @@ type Options struct {
 	History func(window string) ([]byte, bool)
 	// Callers is what is known of callers and what was denied; nil: not offered.
 	Callers *Callers
+	// Runbook is what to do about what the page shows, in Markdown; empty: not offered.
+	Runbook string
 	// Token is the admin token; empty: none is configured.
 	Token []byte
 	// ClientCAs vouch for client certificates that count as the token; nil: none does.
@@ -102,6 +104,7 @@ type handler struct {
 func (h *handler) addAll() {
 	get := []string{http.MethodGet, http.MethodHead}
 	h.addAssets()
+	h.addRunbook()
 	h.endpoints["/healthz"] = endpoint{get, open, h.healthz}
 	h.endpoints["/readyz"] = endpoint{get, open, h.readyz}
 	h.endpoints["/api/session"] = endpoint{get, open, h.session}

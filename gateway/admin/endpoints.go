@@ -187,13 +187,17 @@ func (h *handler) reload(w http.ResponseWriter, r *http.Request, id string) {
 func (h *handler) json(w http.ResponseWriter, r *http.Request, id string, status int, v any) {
 	body, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
-		// Only a time beyond the year 9999 or a NaN could do this.
-		h.o.Logger.Error("admin answer does not marshal", "request_id", id, "err", err)
-		httperr.Write(w, r, id, &httperr.Error{
-			Status: http.StatusInternalServerError, Reason: "marshal",
-			Detail: "the answer could not be written; the log says more under this request id",
-		})
+		h.failed(w, r, id, "marshal", err) // only a time beyond the year 9999 or a NaN could do this
 		return
 	}
 	write(w, r, status, "application/json", append(body, '\n'))
+}
+
+// failed answers for what is a mistake of this program.
+func (h *handler) failed(w http.ResponseWriter, r *http.Request, id, reason string, err error) {
+	h.o.Logger.Error("an answer of the admin listener could not be written; please report it", "request_id", id, "reason", reason, "err", err)
+	httperr.Write(w, r, id, &httperr.Error{
+		Status: http.StatusInternalServerError, Reason: reason,
+		Detail: "the answer could not be written; the log says more under this request id",
+	})
 }

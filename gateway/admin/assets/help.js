@@ -1,4 +1,4 @@
-// How to read the page, in short. The whole is docs/RUNBOOK.md.
+// How to read the page, in short. The whole is the runbook.
 
 import { el } from './dom.js';
 
@@ -35,7 +35,7 @@ const keys = [['← →', 'move the crosshair of a chart that has the focus'], [
 
 export function helpView() {
 	const node = el('div', { class: 'view narrow' }, el('h1', null, 'What to do'),
-		el('p', null, 'Is it us, is it Redis, is the limit too tight, or is one client noisy? The findings on the first page say what stands out; here is what each means. The whole is in ', el('code', null, 'docs/RUNBOOK.md'), '.'),
+		el('p', null, 'Is it us, is it Redis, is the limit too tight, or is one client noisy? The findings on the first page say what stands out; here is what each means. The whole is in the ', el('a', { href: '/runbook' }, 'runbook'), '.'),
 		causes.map(([id, title, what, how]) => el('section', { class: 'card', id: 'help-' + id, tabindex: '-1', 'aria-labelledby': 'help-title-' + id },
 			el('h2', { id: 'help-title-' + id }, title), el('p', null, what), el('ul', null, how.map(h => el('li', null, h))))),
 		el('section', { class: 'card', 'aria-labelledby': 'help-words' }, el('h2', { id: 'help-words' }, 'Words'),

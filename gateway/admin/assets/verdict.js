@@ -122,7 +122,7 @@ function links(f) {
 	else if (s.route && f.cause !== 'upstream') found.push(el('a', { href: '#/denials' + query({ route: s.route }) }, 'Denials on ', name(s.route)));
 	const panel = { redis: ['#store', 'Redis'], upstream: ['#upstreams', 'Upstreams'], gateway: ['#latency', 'Latency'], config: ['#config', 'Configuration'], limit: ['#limits', 'Limits'], client: ['#callers', 'Callers'] }[f.cause];
 	if (panel) found.push(el('a', { href: panel[0] }, panel[1]));
-	if (f.runbook) found.push(el('a', { href: '#/help/' + f.cause }, 'What to do'), el('code', null, 'docs/RUNBOOK.md#' + f.runbook));
+	if (f.runbook) found.push(el('a', { href: '/runbook#' + f.runbook }, 'What to do'));
 	return found.flatMap((x, i) => i ? [' · ', x] : [x]);
 }
 
