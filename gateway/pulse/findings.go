@@ -227,9 +227,6 @@ func aboutLimits(c *Circumstances) (list []Finding) {
 			f.Text = fmt.Sprintf("%s is denied %s by the limit %s, of %s in all. The limit does what it is there for. %s"+
 				"Open the caller's page: if it retries without waiting, ask its owner to honour Retry-After; if it has a good reason, give it a plan with more.",
 				who(&top), often(top.PerSecond), l.name, often(l.denied), perhapsMany(&top))
-			if c.Requests > 0 && l.denied >= 0.5*c.Requests && l.denied >= 5 {
-				f.Severity = Act
-			}
 			list = append(list, f)
 		case len(l.denials) < severalDenied:
 			f := Finding{Cause: CauseClient, Severity: Look, Runbook: "noisy-client", Subject: l.subject()}
@@ -546,6 +543,10 @@ const (
 	maxFindings = 50
 )
 
+// depth is how far down a cause lies: what is on top is often the effect of what is
+// below, so the deepest is told first.
+var depth = map[string]int{CauseRedis: 0, CauseUpstream: 1, CauseConfig: 2, CauseGateway: 3, CauseLimit: 4, CauseClient: 5}
+
 // Findings remembers since when findings hold, so that one on the edge does not come
 // and go. It is not safe for concurrent use.
 type Findings struct {
@@ -605,7 +606,7 @@ func (f *Findings) Judge(since time.Duration, at time.Time, list []Finding) []Fi
 	}
 	slices.SortFunc(told, func(a, b Finding) int {
 		return cmp.Or(strings.Compare(a.Severity, b.Severity), // act before look
-			a.Since.Compare(b.Since), strings.Compare(a.Runbook, b.Runbook), strings.Compare(a.Title, b.Title))
+			cmp.Compare(depth[a.Cause], depth[b.Cause]), a.Since.Compare(b.Since), strings.Compare(a.Runbook, b.Runbook), strings.Compare(a.Title, b.Title))
 	})
 	return told[:min(len(told), maxFindings)]
 }

@@ -66,7 +66,7 @@ func TestFindingsNameTheCause(t *testing.T) {
 				c.Requests, c.Limits[0].Denied, c.Limits[0].Allowed = 1000, 900, 100
 				c.Denied = []Caller{{Key: "per-minute {ip:203.0.113.7}", Kind: "ip", Name: "203.0.113.7", Limit: "per-minute", PerSecond: 890}}
 			},
-			want: "noisy-client act", says: []string{"99 %", "address 203.0.113.7", "may be many people"},
+			want: "noisy-client look", says: []string{"99 %", "address 203.0.113.7", "may be many people"},
 			subject: Subject{Key: "per-minute {ip:203.0.113.7}", Kind: "ip", Name: "203.0.113.7", Limit: "per-minute", Plan: "free", Route: "weather"},
 		},
 		{
