@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -141,14 +142,24 @@ type shard struct {
 }
 
 // An entry is what is remembered of one caller.
+//
+// Of most callers little is remembered, since they came in one minute, from one
+// address; so what grows is kept outside.
 type entry struct {
-	name   string
-	id     Identity
-	addrs  [Addresses]netip.Addr // the last one first
-	last   int64                 // when it was last seen, µs
-	minute int64                 // of the last count
-	counts [Minutes][outcomes]uint32
+	name  string
+	id    Identity
+	last  int64 // when it was last seen, µs
+	addr  netip.Addr
+	addrs []netip.Addr // those before addr, the last one first; Addresses-1 at most
+	// counts are of the minutes that had any, oldest first: Minutes at most.
+	counts []minuteCount
 	crowd  *crowd // of an address
+}
+
+// A minuteCount is one minute of a caller that came in it.
+type minuteCount struct {
+	minute uint32 // since 1970
+	n      [outcomes]uint32
 }
 
 // New returns an empty table. The error says which option is wrong.
@@ -210,7 +221,7 @@ func (t *Table) note(k Kind, name string, r *Request) {
 	}
 	e.note(r)
 	if k == IP {
-		e.crowd.note(e.minute, user, agent)
+		e.crowd.note(e.minute(), user, agent)
 	}
 	if k != IP || r.Method == "" {
 		e.id.take(r)
@@ -235,33 +246,47 @@ func (s *shard) add(k Kind, name string) *entry {
 
 func (e *entry) note(r *Request) {
 	e.last = max(e.last, r.At.UnixMicro())
-	e.advance(r.At.Unix() / 60)
-	n := &e.counts[e.minute%Minutes][r.Outcome]
+	n := &e.advance(r.At.Unix() / 60).n[r.Outcome]
 	if *n+1 != 0 {
 		*n++
 	}
-	if !r.Address.IsValid() || e.addrs[0] == r.Address {
+	if !r.Address.IsValid() || e.addr == r.Address {
 		return
 	}
-	for i := range e.addrs {
-		if i == len(e.addrs)-1 || e.addrs[i] == r.Address {
-			copy(e.addrs[1:i+1], e.addrs[:i])
-			break
+	if e.addr.IsValid() {
+		i := slices.Index(e.addrs, r.Address)
+		if i < 0 {
+			if len(e.addrs) < Addresses-1 {
+				e.addrs = append(e.addrs, netip.Addr{})
+			}
+			i = len(e.addrs) - 1
 		}
+		copy(e.addrs[1:i+1], e.addrs[:i])
+		e.addrs[0] = e.addr
 	}
-	e.addrs[0] = r.Address.WithZone("")
+	e.addr = r.Address.WithZone("")
+}
+
+// minute is that of the last count; 0 if there is none.
+func (e *entry) minute() int64 {
+	if len(e.counts) == 0 {
+		return 0
+	}
+	return int64(e.counts[len(e.counts)-1].minute)
 }
 
 // advance goes on to a minute, unless it is later already: a clock that is set back
 // does not begin anew.
-func (e *entry) advance(minute int64) {
-	if minute <= e.minute {
-		return
+func (e *entry) advance(minute int64) *minuteCount {
+	if last := len(e.counts) - 1; last >= 0 && minute <= e.minute() {
+		return &e.counts[last]
 	}
-	for m := max(e.minute, minute-Minutes) + 1; m <= minute; m++ {
-		e.counts[m%Minutes] = [outcomes]uint32{}
+	old := 0
+	for old < len(e.counts) && int64(e.counts[old].minute) <= minute-Minutes {
+		old++
 	}
-	e.minute = minute
+	e.counts = append(e.counts[:copy(e.counts, e.counts[old:])], minuteCount{minute: uint32(max(minute, 0))}) //nolint:gosec // it is 32 bits for eight thousand years
+	return &e.counts[len(e.counts)-1]
 }
 
 // take has i be who r is. It allocates only for what has changed.
@@ -323,15 +348,13 @@ func (t *Table) Get(k Kind, name string, now time.Time) (c Caller, known bool) {
 // tell copies e, as it is at a time.
 func (e *entry) tell(k Kind, now time.Time) Caller {
 	c := Caller{Kind: k, Name: e.name, Identity: e.id, LastSeen: time.UnixMicro(e.last).UTC()}
-	for _, a := range e.addrs {
-		if a.IsValid() {
-			c.Addresses = append(c.Addresses, a)
-		}
+	if e.addr.IsValid() {
+		c.Addresses = append([]netip.Addr{e.addr}, e.addrs...)
 	}
-	minute := max(now.Unix()/60, e.minute)
-	for i := range c.Counts {
-		if m := minute - Minutes + 1 + int64(i); m <= e.minute && m > e.minute-Minutes && m >= 0 {
-			c.Counts[i] = e.counts[m%Minutes]
+	minute := max(now.Unix()/60, e.minute())
+	for _, m := range e.counts {
+		if i := Minutes - 1 - (minute - int64(m.minute)); i >= 0 {
+			c.Counts[i] = m.n
 		}
 	}
 	if e.crowd != nil {

@@ -216,29 +216,55 @@ func TestNoCrowdPushesOutAnotherKind(t *testing.T) {
 // The memory of a full table of callers with the longest names is within what the
 // package comment says.
 func TestMemoryIsBounded(t *testing.T) {
-	var before, after runtime.MemStats
-	runtime.GC()
-	runtime.ReadMemStats(&before)
-	tb := table(t, Options{})
-	long := strings.Repeat("n", 4096)
-	for i := range 3 * DefaultPerKind {
-		name := fmt.Sprintf("%08d%s", i, long)
-		tb.Note(&Request{At: noon, User: name, Tenant: name, KeyID: name, Method: "api_key", TokenPlan: long, Plan: long, Bucket: name, UserAgent: name})
-	}
-	runtime.GC()
-	runtime.ReadMemStats(&after)
-	held := 0
-	for k := range tb.shards {
-		for i := range tb.shards[k] {
-			held += tb.shards[k][i].lru.Len()
+	const perKind = 512
+	long := strings.Repeat("n", 2*MaxText)
+	for _, c := range []struct {
+		what    string
+		minutes int
+		request func(i int) *Request
+		most    int64 // bytes each
+	}{
+		{"a crowd that passes", 1, func(i int) *Request {
+			return &Request{User: fmt.Sprintf("user-%d", i), KeyID: fmt.Sprintf("k-%d", i), Method: "api_key", Plan: "free", Bucket: fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255), UserAgent: "curl/8"}
+		}, 640},
+		{"names without end that stay", Minutes + 5, func(i int) *Request {
+			name := fmt.Sprintf("%08d%s", i, long)
+			return &Request{User: name, Tenant: name, KeyID: name, Method: "api_key", TokenPlan: long, Plan: long, Bucket: name, UserAgent: name}
+		}, 3584},
+	} {
+		var before, after runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		tb := table(t, Options{PerKind: perKind})
+		for minute := range c.minutes {
+			for i := range 3 * perKind {
+				if minute > 0 && i%3 > 0 {
+					continue // those that stay
+				}
+				r := c.request(i)
+				r.At = noon.Add(time.Duration(minute) * time.Minute)
+				r.UserAgent += fmt.Sprint(minute)
+				for a := range 2 {
+					r.Address = netip.AddrFrom4([4]byte{10, byte(i), byte(minute), byte(a)})
+					tb.Note(r)
+				}
+			}
 		}
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		held := 0
+		for k := range tb.shards {
+			for i := range tb.shards[k] {
+				held += tb.shards[k][i].lru.Len()
+			}
+		}
+		each := (int64(after.HeapAlloc) - int64(before.HeapAlloc)) / int64(held)
+		t.Logf("%s: %d callers, %d bytes each", c.what, held, each)
+		if held != 3*perKind || each > c.most {
+			t.Errorf("%s: %d callers take %d bytes each, want %d of at most %d", c.what, held, each, 3*perKind, c.most)
+		}
+		runtime.KeepAlive(tb)
 	}
-	each := (int64(after.HeapAlloc) - int64(before.HeapAlloc)) / int64(held)
-	t.Logf("%d callers, %d bytes each", held, each)
-	if held != 3*DefaultPerKind || each > 2560 {
-		t.Errorf("%d callers take %d bytes each, at most %d of 2560 are wanted", held, each, 3*DefaultPerKind)
-	}
-	runtime.KeepAlive(tb)
 }
 
 func TestAKnownCallerCostsNoAllocation(t *testing.T) {

@@ -27,43 +27,84 @@ type Crowd struct {
 // A crowd is what is remembered of an address for that.
 type crowd struct {
 	since         int64 // the span of crowdMinutes that is written to
-	users, agents [2]bitmap
+	users, agents several
+}
+
+// several are the different hashes of one kind of this span and of the one before. Most
+// addresses have one person behind them, so the bitmaps are made for the second.
+type several struct {
+	one  uint64 // the only one; 0: none
+	span int64  // of one
+	bits *[2]bitmap
 }
 
 type bitmap [crowdWords]uint64
 
 // note remembers hashes of a user and of a user agent; 0 is nobody.
 func (c *crowd) note(minute int64, user, agent uint64) {
-	c.advance(minute / crowdMinutes)
-	if user != 0 {
-		c.users[0].set(user)
+	span := max(minute/crowdMinutes, c.since)
+	if span != c.since {
+		c.users.advance(c.since, span)
+		c.agents.advance(c.since, span)
+		c.since = span
 	}
-	if agent != 0 {
-		c.agents[0].set(agent)
-	}
-}
-
-// advance goes on to a span: what was written to becomes the one before.
-func (c *crowd) advance(span int64) {
-	switch {
-	case span <= c.since:
-		return
-	case span == c.since+1:
-		c.users[1], c.agents[1] = c.users[0], c.agents[0]
-	default:
-		c.users[1], c.agents[1] = bitmap{}, bitmap{}
-	}
-	c.users[0], c.agents[0] = bitmap{}, bitmap{}
-	c.since = span
+	c.users.note(span, user)
+	c.agents.note(span, agent)
 }
 
 // tell says how many there are at a minute.
 func (c *crowd) tell(minute int64) Crowd {
-	now := *c
-	now.advance(minute / crowdMinutes)
-	users, many := estimate(&now.users)
-	agents, more := estimate(&now.agents)
+	span := max(minute/crowdMinutes, c.since)
+	users, many := c.users.tell(c.since, span)
+	agents, more := c.agents.tell(c.since, span)
 	return Crowd{Users: users, UserAgents: agents, AtLeast: many || more}
+}
+
+func (s *several) note(span int64, hash uint64) {
+	switch {
+	case hash == 0:
+		return
+	case s.bits != nil:
+		s.bits[0].set(hash)
+		return
+	case s.one != 0 && s.one != hash && s.span >= span-1:
+		s.bits = &[2]bitmap{}
+		s.bits[span-s.span].set(s.one)
+		s.bits[0].set(hash)
+		return
+	}
+	s.one, s.span = hash, span
+}
+
+// advance goes on from a span to a later one: what was written to becomes the one
+// before. Bitmaps that nobody set a bit of are let go.
+func (s *several) advance(from, to int64) {
+	switch {
+	case s.bits == nil:
+	case to == from+1 && s.bits[0] != bitmap{}:
+		s.bits[1], s.bits[0] = s.bits[0], bitmap{}
+	default:
+		*s = several{}
+	}
+}
+
+// tell is how many there are in a span and the one before; from is the one that is
+// written to.
+func (s *several) tell(from, span int64) (n int, atLeast bool) {
+	if s.bits == nil {
+		if s.one != 0 && s.span >= span-1 {
+			return 1, false
+		}
+		return 0, false
+	}
+	now := *s.bits
+	later := several{bits: &now}
+	if span > from {
+		if later.advance(from, span); later.bits == nil {
+			return 0, false
+		}
+	}
+	return estimate(later.bits)
 }
 
 func (b *bitmap) set(hash uint64) { b[hash/64%crowdWords] |= 1 << (hash % 64) }

@@ -12,9 +12,10 @@
 // # What it promises
 //
 //   - At most [Options].PerKind callers of each kind are held, in shards, each of
-//     which makes room for itself. One takes at most about 2.5 KiB whatever it
-//     is called, and less than 1.5 KiB as a rule, so that the default, 4,096 of
-//     three kinds, is at most 31 MB. A crowd of one kind pushes out nobody of another.
+//     which makes room for itself. One takes at most about 3.5 KiB, whatever it is called
+//     and however long it stays, and half a KiB if it came once, so that the default,
+//     4,096 of three kinds, is 43 MB at most, and 6 MB for a crowd that passes. A
+//     crowd of one kind pushes out nobody of another.
 //   - What is remembered of a name is at most [MaxText] bytes of valid UTF-8. Longer
 //     ones that begin alike are one caller here.
 //   - To note a request of callers that are known allocates nothing, and holds
