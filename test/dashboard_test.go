@@ -201,7 +201,7 @@ func (d *watched) shot(dir, name string) {
 	if err != nil {
 		d.t.Fatalf("a picture of %s: %v", name, err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, name+".png"), picture, 0o644); err != nil { //nolint:gosec // a picture for the docs
+	if err := os.WriteFile(filepath.Join(dir, name+".png"), picture, 0o644); err != nil {
 		d.t.Fatal(err)
 	}
 }

@@ -284,17 +284,18 @@ func setUp(ctx context.Context, o options) (s *site, err error) {
 	if s.admin, err = rig.FreeAddress(ctx); err != nil {
 		return s, err
 	}
-	keys := "keys:\n"
+	var keys strings.Builder
+	keys.WriteString("keys:\n")
 	for i := range 2 * callers {
 		key, plan, into := rand.Text(), "wide", &s.admitted
 		if i >= callers {
 			plan, into = "narrow", &s.denied
 		}
-		keys += fmt.Sprintf("  - {id: k-%d, sha256: %x, user: caller-%d, plan: %s}\n", i, sha256.Sum256([]byte(key)), i, plan)
+		fmt.Fprintf(&keys, "  - {id: k-%d, sha256: %x, user: caller-%d, plan: %s}\n", i, sha256.Sum256([]byte(key)), i, plan)
 		*into = append(*into, fmt.Appendf(nil, "GET /api/weather?city=Pune HTTP/1.1\r\nHost: api.example.com\r\nUser-Agent: bench\r\nX-API-Key: %s\r\n\r\n", key))
 	}
 	for name, text := range map[string]string{
-		"keys.yaml": keys, "plans.yaml": plansYAML, "admin-token": s.token,
+		"keys.yaml": keys.String(), "plans.yaml": plansYAML, "admin-token": s.token,
 		"routes.yaml": fmt.Sprintf(routesYAML, s.address, s.admin, redisAddress, upstream),
 	} {
 		if err := os.WriteFile(filepath.Join(s.dir, name), []byte(text), 0o600); err != nil {

@@ -246,6 +246,12 @@ routes:
 
 func mixedKey(i int) string { return fmt.Sprintf("a-key-of-the-soak-%d", i) }
 
+// dice are throws for one request: which it is decides, so that a run can be repeated.
+func dice(connection, i int) func(n int) int {
+	throw := rand.New(rand.NewPCG(uint64(connection), uint64(i))) //nolint:gosec // dice, not secrets
+	return throw.IntN
+}
+
 // load is all the callers, on connections that do not live for long.
 func (m *mixture) load(ctx context.Context) (statuses map[int]int, failed error) {
 	statuses = map[int]int{}
@@ -253,19 +259,20 @@ func (m *mixture) load(ctx context.Context) (statuses map[int]int, failed error)
 	for ctx.Err() == nil {
 		got, err := rig.Run(ctx, rig.Load{
 			Address: m.address, Connections: 16, Duration: 3 * time.Second,
-			Next: func(connection, _ int) []byte {
+			Next: func(connection, i int) []byte {
 				time.Sleep(4 * time.Millisecond)
-				address := rand.IntN(mixedAddresses)
+				n := dice(connection, i)
+				address := n(mixedAddresses)
 				from := fmt.Sprintf("Host: api.example.com\r\nX-Forwarded-For: 10.1.%d.%d\r\n", address>>8, address&255)
-				switch pick := rand.IntN(100); {
+				switch pick := n(100); {
 				case pick < 60:
-					return fmt.Appendf(nil, "GET /keyed HTTP/1.1\r\n%sX-API-Key: %s\r\n\r\n", from, mixedKey(rand.IntN(mixedKeys)))
+					return fmt.Appendf(nil, "GET /keyed HTTP/1.1\r\n%sX-API-Key: %s\r\n\r\n", from, mixedKey(n(mixedKeys)))
 				case pick < 80:
-					return fmt.Appendf(nil, "GET /anything/%d HTTP/1.1\r\n%s\r\n", rand.Uint32(), from)
+					return fmt.Appendf(nil, "GET /anything/%d HTTP/1.1\r\n%s\r\n", n(1<<30), from)
 				case pick < 85:
 					return fmt.Appendf(nil, "GET /fail HTTP/1.1\r\n%s\r\n", from)
 				case pick < 90:
-					return fmt.Appendf(nil, "GET /keyed HTTP/1.1\r\n%sX-API-Key: wrong-%d\r\n\r\n", from, rand.Uint32())
+					return fmt.Appendf(nil, "GET /keyed HTTP/1.1\r\n%sX-API-Key: wrong-%d\r\n\r\n", from, n(1<<30))
 				case pick < 95:
 					return append(fmt.Appendf(nil, "POST /body HTTP/1.1\r\n%sContent-Length: %d\r\n\r\n", from, len(body)), body...)
 				default:

@@ -6,6 +6,7 @@ import (
 	"embed"
 	"encoding/base64"
 	"io/fs"
+	"maps"
 	"net/http"
 	"path"
 	"strings"
@@ -104,9 +105,7 @@ func (h *handler) index(w http.ResponseWriter, r *http.Request, id string) {
 	status := http.StatusOK
 	if err != nil {
 		status = err.Status
-		for name, values := range err.Header {
-			w.Header()[name] = values
-		}
+		maps.Copy(w.Header(), err.Header)
 	}
 	page := pageAssets[indexFile]
 	write(w, r, status, page.contentType, page.body)

@@ -370,12 +370,9 @@ func (h *handler) readReset(w http.ResponseWriter, r *http.Request) (what Reset,
 	if err := d.Decode(&what); err != nil || d.More() {
 		return what, badBody(`it is no JSON object with the members kind, name, limit, plan and route, all texts`)
 	}
-	if h.o.Callers.Credential != nil {
-		for _, s := range []string{what.Kind, what.Name, what.Limit, what.Plan, what.Route, what.From} {
-			if h.o.Callers.Credential(s) {
-				return what, credentialGiven()
-			}
-		}
+	if is := h.o.Callers.Credential; is != nil &&
+		slices.ContainsFunc([]string{what.Kind, what.Name, what.Limit, what.Plan, what.Route, what.From}, is) {
+		return what, credentialGiven()
 	}
 	if what.Limit == "" {
 		return what, badBody("it names no limit; one limit is reset at a time, as /api/caller lists them")

@@ -27,7 +27,7 @@ func (t *Table) Find(q string, most int, now time.Time) (found []Caller, more bo
 			s.mu.Lock()
 			for _, e := range s.lru.Values() {
 				if rank := Rank(e.name, q); rank > 0 {
-					all = append(all, match{rank, e.tell(Kind(k), now)}) //nolint:gosec // below kinds
+					all = append(all, match{rank, e.tell(Kind(k), now)})
 				}
 			}
 			s.mu.Unlock()

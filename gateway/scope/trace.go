@@ -38,7 +38,7 @@ func readHex(to []byte, s string) bool {
 		if hi < 0 || lo < 0 {
 			return false
 		}
-		to[i] = byte(hi<<4 | lo)
+		to[i] = byte(hi<<4 | lo) //nolint:gosec // two digits
 	}
 	return true
 }

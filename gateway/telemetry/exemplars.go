@@ -22,18 +22,18 @@ type latency struct {
 	told [len(latencyBuckets) + 1]atomic.Int64 // by bucket: when it was last told a trace, Unix time in ns
 }
 
-// observe counts how long a request of rt took, and the part of it that was not the
+// observe counts how long a request of r took, and the part of it that was not the
 // upstream's.
-func (rt *route) observe(s *scope.Request, took time.Duration) {
+func (r *route) observe(s *scope.Request, took time.Duration) {
 	added := max(took-s.UpstreamDuration, 0)
 	if !hasTrace(s) {
-		rt.duration.Observe(took.Seconds())
-		rt.added.Observe(added.Seconds())
+		r.duration.Observe(took.Seconds())
+		r.added.Observe(added.Seconds())
 		return
 	}
 	now := s.Arrived.Add(took).UnixNano()
-	rt.duration.observe(took.Seconds(), s, now)
-	rt.added.observe(added.Seconds(), s, now)
+	r.duration.observe(took.Seconds(), s, now)
+	r.added.observe(added.Seconds(), s, now)
 }
 
 // hasTrace reports whether the trace of s is worth being told of: somebody keeps it,

@@ -29,7 +29,7 @@ func (t *Telemetry) SampleAllowed(millionths int) {
 		t.share.Store(nil)
 		return
 	}
-	n := uint64(max(millionths, 0)) //nolint:gosec // not negative
+	n := uint64(max(millionths, 0))
 	t.share.Store(&sampling{n, `,"sampled":` + strconv.FormatFloat(float64(n)/million, 'f', -1, 64)})
 }
 

@@ -90,7 +90,7 @@ func New(o Options) (*Tracer, error) {
 	}
 	t := &Tracer{hooks: o.Hooks}
 	t.stopped, t.stop = context.WithCancelCause(context.Background())
-	transport := http.DefaultTransport.(*http.Transport).Clone() //nolint:errcheck,forcetypeassert // it is one
+	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.TLSClientConfig, transport.MaxIdleConnsPerHost = o.TLS, 1
 	watched := &watch{transport: transport}
 	options := []otlptracehttp.Option{
@@ -216,7 +216,7 @@ func (e *exporter) start() error {
 // would do with it is to print it.
 func (e *exporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
 	ctx, cancel := context.WithCancelCause(ctx)
-	defer context.AfterFunc(e.t.stopped, func() { cancel(context.Canceled) })()
+	defer context.AfterFunc(e.t.stopped, func() { cancel(context.Canceled) })() //nolint:contextcheck // the end of the tracer ends it too
 	defer cancel(nil)
 	e.watched.last.Store(nil)
 	err := e.SpanExporter.ExportSpans(ctx, spans)
