@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"bouncer/gateway/denials"
 	"bouncer/gateway/httperr"
@@ -152,6 +153,8 @@ const (
 	defaultDenials = 200
 	// maxQuery bounds what is searched for, in bytes.
 	maxQuery = 256
+	// maxRawQuery bounds a whole query, each word of which is held against all secrets.
+	maxRawQuery = 8 << 10
 	// maxReset bounds the body of a reset.
 	maxReset = 4 << 10
 )
@@ -178,6 +181,9 @@ func badQuery(format string, args ...any) *httperr.Error {
 // query reads a query that has only parameters of names, each once. What stands in it
 // is never repeated in the answer.
 func (h *handler) query(r *http.Request, names ...string) (url.Values, *httperr.Error) {
+	if len(r.URL.RawQuery) > maxRawQuery {
+		return nil, badQuery("the query is longer than %d bytes", maxRawQuery)
+	}
 	q, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
 		return nil, badQuery("the query cannot be read; see that its values are percent-encoded")
@@ -365,10 +371,8 @@ func (h *handler) readReset(w http.ResponseWriter, r *http.Request) (what Reset,
 		}
 		return what, badBody("it broke off")
 	}
-	d := json.NewDecoder(bytes.NewReader(body))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&what); err != nil || d.More() {
-		return what, badBody(`it is no JSON object with the members kind, name, limit, plan and route, all texts`)
+	if !what.read(body) {
+		return what, badBody(`it is no JSON object with the members kind, name, limit, plan and route, each once and a text`)
 	}
 	if is := h.o.Callers.Credential; is != nil &&
 		slices.ContainsFunc([]string{what.Kind, what.Name, what.Limit, what.Plan, what.Route, what.From}, is) {
@@ -378,6 +382,39 @@ func (h *handler) readReset(w http.ResponseWriter, r *http.Request) (what Reset,
 		return what, badBody("it names no limit; one limit is reset at a time, as /api/caller lists them")
 	}
 	return what, named(what.Kind, what.Name)
+}
+
+// read reads one object of JSON that can be understood in one way only: what is reset
+// must be what whoever looked at the body took it for. So a member twice or in other
+// letters is a mistake, unlike to Unmarshal, and so are bytes that are no text.
+func (what *Reset) read(body []byte) bool {
+	members := map[string]*string{
+		"kind": &what.Kind, "name": &what.Name, "limit": &what.Limit, "plan": &what.Plan, "route": &what.Route, "from": &what.From,
+	}
+	d := json.NewDecoder(bytes.NewReader(body))
+	if t, err := d.Token(); err != nil || t != json.Delim('{') || !utf8.Valid(body) {
+		return false
+	}
+	for d.More() {
+		name, err := d.Token()
+		if err != nil {
+			return false
+		}
+		member, _ := name.(string)
+		into := members[member]
+		value, err := d.Token()
+		text, ok := value.(string)
+		if err != nil || into == nil || !ok {
+			return false
+		}
+		*into = text
+		delete(members, member)
+	}
+	if t, err := d.Token(); err != nil || t != json.Delim('}') {
+		return false
+	}
+	_, err := d.Token()
+	return errors.Is(err, io.EOF)
 }
 
 func badBody(why string) *httperr.Error {

@@ -83,6 +83,14 @@ func TestResetIsGuarded(t *testing.T) {
 		{"no JSON", `{"kind":`, []string{bearer, isJSON}, 400},
 		{"a list", `[` + goodReset + `]`, []string{bearer, isJSON}, 400},
 		{"two", goodReset + goodReset, []string{bearer, isJSON}, 400},
+		{"one, and what is left of another", goodReset + `}`, []string{bearer, isJSON}, 400},
+		{"one, and the end of a list", goodReset + "]", []string{bearer, isJSON}, 400},
+		{"two names", `{"kind":"user","name":"sam",` + goodReset[1:], []string{bearer, isJSON}, 400},
+		{"a name in capitals beside the name", strings.Replace(goodReset, `{`, `{"NAME":"sam",`, 1), []string{bearer, isJSON}, 400},
+		{"a name that is null", strings.Replace(goodReset, `"priya123"`, `null`, 1), []string{bearer, isJSON}, 400},
+		{"a plan that is null", strings.Replace(goodReset, `"free"`, `null`, 1), []string{bearer, isJSON}, 400},
+		{"bytes that are no text", strings.Replace(goodReset, `priya123`, "priya123\xff", 1), []string{bearer, isJSON}, 400},
+		{"space around it", "\n" + goodReset + "\n", []string{bearer, isJSON}, 200},
 		{"an unknown member", `{"kind":"user","name":"priya123","limit":"a","all":true}`, []string{bearer, isJSON}, 400},
 		{"no limit", `{"kind":"user","name":"priya123"}`, []string{bearer, isJSON}, 400},
 		{"no name", `{"kind":"user","limit":"a"}`, []string{bearer, isJSON}, 400},
@@ -157,7 +165,7 @@ func TestWhatIsAskedAboutCallers(t *testing.T) {
 		}
 	}
 	for _, path := range []string{
-		"/api/callers", "/api/callers?q=", "/api/callers?q=" + strings.Repeat("x", 257), "/api/callers?q=secret-x", "/api/callers?query=x",
+		"/api/callers", "/api/callers?q=", "/api/callers?q=" + strings.Repeat("x", 257), "/api/denials?user=" + strings.Repeat("x", 8192), "/api/callers?q=secret-x", "/api/callers?query=x",
 		"/api/caller", "/api/caller?kind=user", "/api/caller?kind=all&name=x", "/api/caller?kind=user&name=secret-x", "/api/denials?q=secret-x",
 	} {
 		rec := ask(o, http.MethodGet, "http://gateway.example.com"+path, bearer)
