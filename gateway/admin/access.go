@@ -63,12 +63,15 @@ func (h *handler) allowed(r *http.Request, need access) *httperr.Error {
 	return nil
 }
 
-// sameSite refuses what another site's page has a browser send and that is not a
-// mere read, or costs something. A token does not travel by itself, but a certificate
-// does.
+// sameSite refuses what another site's page has a browser send. A token does not travel
+// by itself, but a certificate does, and on loopback nothing is asked for. Such a page
+// reads no answer; it could change something, have a profile made, or take up all
+// streams of the live state. A link that somebody follows may lead to what is read, and
+// what is open to all is so from everywhere.
 func (h *handler) sameSite(r *http.Request, need access) *httperr.Error {
 	err := h.crossOrigin.Check(r)
-	if from := r.Header.Get("Sec-Fetch-Site"); err == nil && need == guarded && (from == "cross-site" || from == "same-site") {
+	if from := r.Header.Get("Sec-Fetch-Site"); err == nil && (from == "cross-site" || from == "same-site") &&
+		(need == guarded || need == reading && !followsLink(r)) {
 		err = errOtherSite
 	}
 	if err != nil {
@@ -78,6 +81,11 @@ func (h *handler) sameSite(r *http.Request, need access) *httperr.Error {
 		}
 	}
 	return nil
+}
+
+// followsLink reports whether a browser shows the answer to somebody, in no frame.
+func followsLink(r *http.Request) bool {
+	return r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document"
 }
 
 // authorized reports whether the request carries the token. Digests are

@@ -43,6 +43,40 @@ func TestAnotherSitesPageChangesNothing(t *testing.T) {
 	}
 }
 
+// Nor does it look: a page of another site cannot read an answer, but it could take up
+// all streams of the live state, so that who is on call gets none. A link from there to
+// here is fine, and so is all that holds nothing of the operator.
+func TestAnotherSitesPageTakesNoStream(t *testing.T) {
+	const cross, same, link = "Sec-Fetch-Site: cross-site", "Sec-Fetch-Site: same-site", "Sec-Fetch-Mode: navigate"
+	for _, tc := range []struct {
+		name, path string
+		fields     []string
+		want       int
+	}{
+		{"a script", "/api/status", []string{cross, "Sec-Fetch-Mode: no-cors"}, 403},
+		{"a script on another port of this machine", "/api/status", []string{same, "Sec-Fetch-Mode: cors"}, 403},
+		{"a frame", "/api/status", []string{cross, link, "Sec-Fetch-Dest: iframe"}, 403},
+		{"a browser that says less", "/api/status", []string{cross}, 403},
+		{"a link", "/api/status", []string{cross, link, "Sec-Fetch-Dest: document"}, 200},
+		{"the gateway's own page", "/api/status", []string{"Sec-Fetch-Site: same-origin", "Sec-Fetch-Mode: cors"}, 200},
+		{"typed by hand", "/api/status", []string{"Sec-Fetch-Site: none", link}, 200},
+		{"a program", "/api/status", nil, 200},
+		{"a profile", "/debug/pprof/goroutine", []string{bearer, cross}, 403},
+		{"health", "/healthz", []string{cross}, 200},
+		{"the page", "/", []string{cross, link, "Sec-Fetch-Dest: document"}, 200},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			rec := ask(full(), http.MethodGet, "http://127.0.0.1"+tc.path, tc.fields...)
+			if rec.Code != tc.want {
+				t.Errorf("%d, want %d: %s", rec.Code, tc.want, rec.Body)
+			}
+			if tc.want == 403 {
+				problem(t, rec)
+			}
+		})
+	}
+}
+
 func TestSessionTellsWhatTheRequestItselfMayDo(t *testing.T) {
 	for _, tc := range []struct {
 		name     string
