@@ -38,10 +38,22 @@ func (g *Gateway) callerPage() *admin.Callers {
 	}
 }
 
-// isCredential reports whether a text is a whole key or token, or looks like one.
+// isCredential reports whether a text is a whole key or token, or looks like one, or has
+// one in it: whoever pastes one pastes "Bearer" and a blank with it.
 func (g *Gateway) isCredential(text string) bool {
 	s := g.current.Load()
-	return auth.LooksSecret(text) || s.auth != nil && s.auth.HasKey(text) || isSecret(text, s.cfg.Admin.Token)
+	is := func(text string) bool {
+		return s.auth != nil && s.auth.HasKey(text) || isSecret(text, s.cfg.Admin.Token)
+	}
+	if auth.LooksSecret(text) || is(text) {
+		return true
+	}
+	for word := range auth.Words(text) {
+		if is(word) {
+			return true
+		}
+	}
+	return false
 }
 
 // isSecret reports whether a text is the secret, which may be empty for none, in a time

@@ -247,7 +247,7 @@ func TestH05TopDeniedKeysExposesIdentities(t *testing.T) {
 		}
 	}
 	// What looks like a key or a token is neither looked for nor written down.
-	for _, secret := range []string{priya, "Bearer " + priya, adminToken, "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJwcml5YTEyMyJ9.c2lnbmF0dXJl"} {
+	for _, secret := range []string{priya, "Bearer " + priya, adminToken, "Bearer " + adminToken, adminToken + " ", "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJwcml5YTEyMyJ9.c2lnbmF0dXJl"} {
 		for _, path := range []string{"/api/callers?q=", "/api/caller?kind=key&name=", "/api/denials?q=", "/api/denials.jsonl?user="} {
 			a := send(t, "GET", g.admin+path+url.QueryEscape(secret), nil, "Authorization", "Bearer "+adminToken)
 			if a.status != 400 || !contains(fmt.Sprint(a.problem(t)["detail"]), "looks like a whole key or token") || strings.Contains(a.body, secret) {

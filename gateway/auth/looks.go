@@ -1,11 +1,14 @@
 package auth
 
 import (
+	"bytes"
+	"encoding/base64"
+	"iter"
 	"strings"
 )
 
 // LooksSecret reports whether a text holds what looks like a whole API key of the
-// gateway's making, a token (RFC 7519) or a private key, so that it must not be
+// gateway's making, a token (RFC 7519), a name with its password (RFC 7617) or a private key, so that it must not be
 // searched for, shown or logged. The public part of a key, and its id, do not.
 func LooksSecret(text string) bool {
 	for at := strings.Index(text, keyPrefix); at >= 0; {
@@ -22,12 +25,27 @@ func LooksSecret(text string) bool {
 	if strings.Contains(text, "-----BEGIN") {
 		return true
 	}
-	for word := range strings.FieldsFuncSeq(text, func(r rune) bool { return strings.ContainsRune(" \t\r\n,;=\"'", r) }) {
-		if looksToken(word) {
+	before := ""
+	for word := range Words(text) {
+		if looksToken(word) || strings.EqualFold(before, "Basic") && looksBasic(word) {
 			return true
 		}
+		before = word
 	}
 	return false
+}
+
+// Words are the parts of a text, one of which may be a credential that was pasted with
+// what stood around it: a scheme, a field's name, quotation marks.
+func Words(text string) iter.Seq[string] {
+	return strings.FieldsFuncSeq(text, func(r rune) bool { return strings.ContainsRune(" \t\r\n,;=\"'", r) })
+}
+
+// looksBasic reports whether a word is a name and a password in base64 (RFC 7617). Its
+// padding has been cut off.
+func looksBasic(word string) bool {
+	b, err := base64.RawStdEncoding.DecodeString(word)
+	return err == nil && bytes.IndexByte(b, ':') >= 0
 }
 
 // looksToken reports whether a word is three parts in base64url, the first of which

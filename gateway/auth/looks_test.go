@@ -16,6 +16,7 @@ func TestWhatLooksSecret(t *testing.T) {
 	for text, want := range map[string]bool{
 		key: true, " " + key + "\n": true, "ApiKey " + key: true, "X-API-Key: " + key: true, key[:30]: true, "bn_live_ bn_live_" + key: true,
 		token: true, "Bearer " + token: true, `"` + token + `"`: true, "access_token=" + token: true,
+		"Basic cHJpeWE6aHVudGVyMg==": true, "Authorization: basic cHJpeWE6aHVudGVyMg": true, "basic auth": false, "Basic cHJpeWE=": false, "Basic": false,
 		"-----BEGIN PRIVATE KEY-----": true,
 		id:                            false, key[:16]: false, key[:17]: false, "bn_live_": false, "": false,
 		"priya123": false, "203.0.113.7": false, "2001:db8::/64": false, "eye.of.beholder": false, "eyes.example.com": false,
