@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 )
 
 // ref is a name that stands for something declared elsewhere.
@@ -336,8 +337,13 @@ func (f *routesFile) readAdmin(top *object) {
 func (f *routesFile) readAdminAccess(o *object) (guarded bool) {
 	if t, ok := o.get("token_file", "a file that holds the token"); ok {
 		guarded = true
-		if path, secret, ok := t.secretFile("the token"); ok {
-			f.admin.Token, f.admin.TokenFile = secret, absolute(path)
+		path, token, ok := t.secretText("the token")
+		switch {
+		case !ok:
+		case strings.TrimSpace(token) != token || strings.ContainsFunc(token, unicode.IsControl):
+			t.errorf("%s holds white space or a control character, with which no request could carry it; want the token alone, on one line", path)
+		default:
+			f.admin.Token, f.admin.TokenFile = Secret(token), absolute(path)
 		}
 	}
 	f.admin.CertFile, f.admin.KeyFile, _ = o.keyPair(false)

@@ -136,7 +136,7 @@ var beyond = regexp.MustCompile(strings.Join([]string{
 	`^no (plan|upstream|limit|listener) `, `given twice; the first`, `is given twice`, `two limits of this plan`, `both meet on one request`, `would be charged twice`,
 	`is an edge limit already`, `is the address of`, `has the address of`, `can be reached from other machines`, `is the path of route`, `two routes are named`, `but no auth is configured`,
 	// Other files.
-	`^read `, `^no such file`, `is empty; want`, `is (a|inside of a) file; want a directory`, `holds? (no|PEM|a private key|an RSA key|an EC key|a key that|the same secret)`, `does not fit the certificate`, `has \d+ bytes`, `the secret in \S+ is not `, `there is no listen.https`, `for which the admin listener has none`, `holds the certificate of`, `no key of (public_key|jwks)_file fits`, ` cannot be used: `,
+	`^read `, `^no such file`, `is empty; want`, `with which no request could carry it`, `is (a|inside of a) file; want a directory`, `holds? (no|PEM|a private key|an RSA key|an EC key|a key that|the same secret)`, `does not fit the certificate`, `has \d+ bytes`, `the secret in \S+ is not `, `there is no listen.https`, `for which the admin listener has none`, `holds the certificate of`, `no key of (public_key|jwks)_file fits`, ` cannot be used: `,
 	// The environment.
 	`\$\{`, `environment variable`, `"a, b: \{c" is not the name of a header`,
 	// Arithmetic.
