@@ -1,8 +1,11 @@
 package gateway
 
 import (
+	"bytes"
 	"crypto/tls"
+	"crypto/x509"
 	"fmt"
+	"slices"
 
 	"bouncer/gateway/config"
 )
@@ -51,4 +54,9 @@ func (g *Gateway) makeAdminTLS() *tls.Config {
 			return g.adminAsking.Load(), nil // nil: this one
 		},
 	}
+}
+
+// sameOperators reports whether what opens the admin listener is the same in both.
+func sameOperators(a, b *config.Admin) bool {
+	return bytes.Equal(a.Token, b.Token) && slices.EqualFunc(a.ClientCAs, b.ClientCAs, (*x509.Certificate).Equal)
 }

@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -137,8 +136,8 @@ func (g *Gateway) applyLocked(cfg *config.Config) error {
 	g.useCertificates(certs, old != nil)
 	g.useAdminCertificate(cfg, adminCert)
 	g.adminHandler.Store(g.admin(cfg))
-	if old != nil && !bytes.Equal(old.cfg.Admin.Token, cfg.Admin.Token) {
-		g.overview.feed.Restart() // whoever watches shows the new token, or goes
+	if old != nil && !sameOperators(&old.cfg.Admin, &cfg.Admin) {
+		g.overview.feed.Restart() // whoever watches shows what counts now, or goes
 	}
 	keys.use(sh)
 	g.current.Store(s)

@@ -135,13 +135,27 @@ func TestOperatorsShowCertificates(t *testing.T) {
 			t.Errorf("a certificate %s: the page %d", what, a.status)
 		}
 	}
-	// An authority that is no longer named vouches for nobody, on no connection.
+	// An authority that is no longer named vouches for nobody, on no connection, and
+	// nobody goes on watching whom it has vouched for.
+	watching, err := ann.Get(at + "/api/live")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer watching.Body.Close()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := io.Copy(io.Discard, watching.Body)
+		ended <- err
+	}()
 	s.write("operators.pem", bundle(s.clients))
 	eventually(t, "the authorities have changed", func() bool {
 		return contains(g.output(), "admin.client_ca_file: the authorities changed")
 	})
 	if a := reset(ann); a.status != 401 {
 		t.Errorf("of a former authority: %d %s", a.status, a.body)
+	}
+	if err := <-ended; err != nil { // the client's patience ends it at the latest
+		t.Errorf("whom a former authority vouched for still watches: %v", err)
 	}
 	if a := reset(s.operator(t, s.clients.sign(t, person("bob", nil)))); a.status != 200 {
 		t.Errorf("of the new authority: %d %s", a.status, a.body)
