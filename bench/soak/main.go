@@ -83,8 +83,24 @@ func run(ctx context.Context, o options) error {
 	if len(r.Results) == 0 {
 		return fmt.Errorf("-run %q: no row has such a name; there are bodies, sockets, slow, reloads and mixed", o.run)
 	}
-	err = rig.Output{Write: o.write, Section: "soak", JSON: o.json}.Show(r)
-	return errors.Join(err, r.verdict())
+	// The twenty minutes have a section of their own, so that the others can be repeated
+	// without them.
+	short, long := *r, *r
+	short.Results, long.Results = nil, nil
+	for _, x := range r.Results {
+		if x.Row == "mixed" {
+			long.Results = append(long.Results, x)
+		} else {
+			short.Results = append(short.Results, x)
+		}
+	}
+	var errs []error
+	for section, part := range map[string]*report{"soak": &short, "soak-mixed": &long} {
+		if len(part.Results) > 0 {
+			errs = append(errs, rig.Output{Write: o.write, Section: section, JSON: o.json}.Show(part))
+		}
+	}
+	return errors.Join(append(errs, r.verdict())...)
 }
 
 type report struct {
