@@ -588,7 +588,7 @@ func (f *Findings) Judge(since time.Duration, at time.Time, list []Finding) []Fi
 	told := []Finding{}
 	for key, h := range f.held {
 		quiet := since - h.last
-		if quiet > lingers || quiet > holdsFor && !h.told {
+		if quiet > lingers || quiet > holdsFor && !h.told || quiet > 0 && h.Runbook == "config-rejected" { // taken now, or not
 			delete(f.held, key)
 			continue
 		}

@@ -349,6 +349,20 @@ func TestWhatIsCertainIsToldAtOnceAndARolloutIsNot(t *testing.T) {
 	}
 }
 
+// Whoever has corrected the file is not told for another quarter of a minute that a
+// restart would fail.
+func TestARejectedConfigurationIsForgottenWhenItIsTaken(t *testing.T) {
+	t.Parallel()
+	fs := NewFindings()
+	list := []Finding{{Severity: Act, Runbook: "config-rejected"}}
+	if got := fs.Judge(0, time.Unix(0, 0), list); len(got) != 1 {
+		t.Fatalf("it is not told: %v", got)
+	}
+	if got := fs.Judge(time.Second, time.Unix(1, 0), nil); len(got) != 0 {
+		t.Errorf("after it was taken: %v", got)
+	}
+}
+
 func TestFindingsAreBounded(t *testing.T) {
 	t.Parallel()
 	fs := NewFindings()
