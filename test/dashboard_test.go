@@ -19,6 +19,7 @@ import (
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/log"
+	pages "github.com/chromedp/cdproto/page"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
@@ -292,6 +293,8 @@ func TestTheDashboard(t *testing.T) {
 		{"a phone needs no scrolling sideways", dashboardPhone},
 		{"all text is legible in light and dark", dashboardContrast},
 		{"a stream that is lost is said and regained", dashboardLost},
+		{"the gateway's clock counts", dashboardClock},
+		{"a filter that is refused shows nothing of the one before", dashboardRefusedFilter},
 		{"denials are exported", dashboardExport},
 		{"off loopback one signs in", dashboardSignIn},
 	} {
@@ -375,6 +378,9 @@ func dashboardLives(t *testing.T, s *dashboardTest) {
 	d.until("a later one", fmt.Sprintf(`document.querySelector('#pulse').textContent !== %q`, first))
 	s.use(t)
 	// The legend says what the chart shows: that somebody was denied.
+	d.until("the share of some seconds, not of one", `/^0$/.test([...document.querySelectorAll('#requests .key')].find(k => /denied/.test(k.textContent)).querySelector('.value').textContent)
+		&& /[1-9]\d*\s%/.test(document.querySelector('.tile[href="#limits"]').textContent)`)
+	s.use(t)
 	d.until("the denied in the legend", `[...document.querySelectorAll('#requests .key')].some(k => /denied/.test(k.textContent) && parseFloat(k.querySelector('.value').textContent) > 0)`)
 	d.quiet()
 }
@@ -432,6 +438,43 @@ func dashboardSearch(t *testing.T, s *dashboardTest) {
 	if said := d.run(`return document.querySelector('.search-said').textContent + document.querySelector('#suggestions').textContent;`).(string); strings.Contains(said, s.priya[1]) {
 		t.Errorf("the key is shown: %q", said)
 	}
+	// Nor by Enter, nor by an address that somebody has made of it.
+	d.do(chromedp.KeyEvent(kb.Enter))
+	d.until("an answer to it", `!document.querySelector('.search-said').hidden`)
+	d.until("no page of it", fmt.Sprintf(`!location.href.includes(%q)`, s.priya[1]))
+	d.run(`location.hash = '#/caller/user/' + %q;`, s.priya[1])
+	d.see(".view [role=alert]", "whole key")
+	d.until("no trace of it", fmt.Sprintf(`!location.href.includes(%q) && !document.querySelector('main').outerHTML.includes(%q)`, s.priya[1], s.priya[1]))
+}
+
+// A laptop whose clock is an hour off is told how long ago by the gateway's.
+func dashboardClock(t *testing.T, s *dashboardTest) {
+	s.use(t)
+	d := openDashboard(t, s.b, s.g.admin, "", desk)
+	d.do(command(pages.AddScriptToEvaluateOnNewDocument, pages.AddScriptToEvaluateOnNewDocumentParams{Source: `{
+		const D = Date;
+		globalThis.Date = class extends D {
+			constructor(...a) { if (a.length) super(...a); else super(D.now() + 3600e3); }
+			static now() { return D.now() + 3600e3; }
+		};
+	}`}), chromedp.Navigate(s.g.admin+"/?ahead"))
+	d.ready()
+	d.see(".strip", "the clock of this browser is 1 h")
+	if words := d.run(`return ['.strip li:nth-child(3)', '#config', '#instances tbody', '#process'].map(s => document.querySelector(s).innerText).filter(w => /\d\sh\b/.test(w));`); asJSON(t, words) != "[]" {
+		t.Errorf("what began a moment ago is said to be old: %v", words)
+	}
+	d.run(`location.hash = '#/denials?within=300';`)
+	d.see(".denials", "priya123")
+	d.quiet()
+}
+
+func dashboardRefusedFilter(t *testing.T, s *dashboardTest) {
+	s.use(t)
+	d := openDashboard(t, s.b, s.g.admin, "#/denials", desk).ready()
+	d.see(".denials", "priya123")
+	d.enter("#filter-status", "teapot\r")
+	d.see(".view [role=alert]", "429 or 503")
+	d.until("no rows", `!document.querySelector('.denials').getClientRects().length && !/shown/.test(document.querySelector('main').innerText)`)
 }
 
 // FIELD-REPORTS J16: support releases one customer.
@@ -538,6 +581,8 @@ func dashboardPhone(t *testing.T, s *dashboardTest) {
 		}
 		wide := d.run(`
 			await new Promise(done => setTimeout(done, 150));
+			const out = [...document.querySelectorAll('#caller-limits button')].filter(b => b.getBoundingClientRect().right > innerWidth - 8);
+			if (out.length) return out.length + ' buttons are cut off';
 			document.querySelectorAll('.opens')[0]?.click();
 			await new Promise(done => setTimeout(done, 50));
 			if (document.documentElement.scrollWidth <= innerWidth) return '';
@@ -769,6 +814,11 @@ func dashboardSignIn(t *testing.T, s *dashboardTest) {
 	d.run(`location.hash = '#/';`)
 	d.ready().see(".strip", "Ready")
 	d.see("#top-denied", "priya123")
+	d.see("#instances", "not used") // there is no Redis to be there
+	away.write("token", pageToken+"-of-today\n")
+	d.see("form.signin", "no longer taken")
+	d.enter("#token", pageToken+"-of-today\r")
+	d.ready()
 	if kept := d.run(`return [document.cookie, localStorage.length, sessionStorage.length];`); asJSON(t, kept) != `["",0,1]` {
 		t.Errorf("what the browser keeps: %v", kept)
 	}

@@ -39,7 +39,10 @@ export function onRefused(f) {
 export async function ask(path, options = {}) {
 	const headers = new Headers(options.headers);
 	if (kept) headers.set('Authorization', 'Bearer ' + kept);
-	const answer = await fetch(path, { cache: 'no-store', credentials: 'same-origin', ...options, headers });
+	const answer = await fetch(path, { cache: 'no-store', credentials: 'same-origin', ...options, headers }).catch(e => {
+		// A browser's own words for it help nobody.
+		throw e.name === 'TypeError' ? new Error('the gateway cannot be reached') : e;
+	});
 	if (answer.ok) return answer;
 	let words = 'the gateway answered ' + answer.status;
 	try {

@@ -2,7 +2,7 @@
 
 import { ask, keepToken, onRefused, session, token } from './api.js';
 import { attr, el, put } from './dom.js';
-import { clock, seconds, utc, visible } from './format.js';
+import { ahead, clock, millis, seconds, sync, utc, visible } from './format.js';
 import { Live } from './live.js';
 import { overview } from './overview.js';
 import { callerView } from './caller.js';
@@ -13,13 +13,15 @@ import { signInDialog, signInView } from './signin.js';
 
 const old = 3000; // ms of silence after which what is shown is called old
 
+const noLonger = 'The token of this tab is no longer taken: it was changed. ';
+
 const $ = id => document.getElementById(id);
 const main = $('main'), pulse = $('pulse'), lostBox = $('lost'), said = $('said'), sign = $('sign');
 const lostWords = el('span', { role: 'alert' }), lostAge = el('span', { 'aria-hidden': 'true' }), retry = el('button', { type: 'button', class: 'quiet', click: () => live.hurry() }, 'Try now');
 lostBox.append(lostWords, ' ', lostAge, ' ', retry);
 
 let may = { token_needed: false, token_configured: false, signed_in: false, may_change: false };
-let latest = null, heardAt = null, begun = Date.now(), reason = '', current = null;
+let latest = null, heardAt = null, begun = Date.now(), reason = '', current = null, expired = false;
 
 const say = words => {
 	put(said, '');
@@ -40,6 +42,7 @@ const live = new Live('/api/live', {
 	state(s) {
 		latest = s;
 		heardAt = Date.now();
+		sync(millis(s.at));
 		reason = '';
 		views.overview.feed(s);
 		render();
@@ -77,13 +80,13 @@ function age() {
 	document.body.classList.toggle('old', Boolean(lost && heardAt));
 	lostBox.hidden = !lost;
 	if (lost) {
-		put(lostWords, heardAt ? `The stream is lost: what is shown is from ${clock(heardAt)}.` : 'Nothing has come from the gateway yet.');
+		put(lostWords, heardAt ? `The stream is lost: what is shown is from ${clock(heardAt - ahead())}.` : 'Nothing has come from the gateway yet.');
 		const next = live.retryAt === null ? 'Asking…' : `Trying again in ${seconds(Math.max(0, Math.ceil((live.retryAt - Date.now()) / 1000)))}.`;
 		put(lostAge, `Nothing heard for ${seconds(silent / 1000 | 0)}${reason ? ': ' + reason : ''}. ${next}`);
 	}
 	pulse.className = 'pulse ' + (lost ? 'bad' : heardAt ? 'good' : 'plain');
-	put(pulse, lost ? 'Old' : heardAt ? 'Live ' + clock(heardAt) : 'Connecting');
-	attr(pulse, 'title', heardAt ? 'Last heard at ' + utc(heardAt) : null);
+	put(pulse, lost ? 'Old' : heardAt ? 'Live ' + clock(heardAt - ahead()) : 'Connecting');
+	attr(pulse, 'title', heardAt ? 'Last heard at ' + utc(heardAt - ahead()) : null);
 	let mark = '';
 	if (lost) mark = '? ';
 	else if (latest && !latest.ready) mark = '■ ';
@@ -98,6 +101,7 @@ function age() {
 function route() {
 	if (may.token_needed && !may.signed_in) {
 		views.signin ??= signInView(signedIn);
+		views.signin.because(expired ? noLonger : '');
 		change('signin', [], new URLSearchParams());
 		return;
 	}
@@ -138,6 +142,7 @@ function change(name, parts, params) {
 
 function signedIn(s) {
 	may = s;
+	expired = false;
 	begin();
 }
 
@@ -172,11 +177,20 @@ sign.addEventListener('click', async () => {
 	else begin();
 });
 
-onRefused(() => {
+onRefused(async () => {
 	if (may.token_needed && !may.signed_in) return;
+	expired = token() !== null;
 	keepToken(null);
+	put(said, '');
 	may = { ...may, token_needed: true, signed_in: false, may_change: false };
 	latest = heardAt = null;
+	try {
+		may = await session();
+	} catch { /* until it is known, nothing is shown */ }
+	if (expired && !may.token_needed) {
+		expired = false;
+		say(noLonger);
+	}
 	begin();
 });
 

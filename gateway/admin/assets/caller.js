@@ -52,6 +52,14 @@ export function callerView({ mayChange, signIn, say }) {
 			trouble.hidden = false;
 			parts.classList.add('old');
 			if (e.status === 400 || e.status === 404) parts.hidden = true;
+			if (e.status === 400) {
+				// It may be a whole key: neither the page nor the way back keeps it.
+				heading.replaceChildren('Not shown');
+				attr(allDenials, 'href', null);
+				who = turn = null;
+				history.replaceState(null, '', '#/caller');
+				return;
+			}
 			if (e.status === 401) return;
 		}
 		again();
@@ -182,6 +190,7 @@ export function callerView({ mayChange, signIn, say }) {
 				state.hidden = true;
 				trouble.hidden = true;
 				identity.sign = '';
+				chart.summed = 0;
 			}
 			load();
 		},

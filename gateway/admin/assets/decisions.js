@@ -16,9 +16,9 @@ export function denials({ caption, empty, withCaller = true }) {
 	const heads = ['Time', withCaller && 'Caller', 'Request', 'Route', 'Denied by', 'Source', 'Status', 'Again in'].filter(Boolean);
 	const wide = new Set(['Route', 'Source', 'Again in', 'Status', withCaller && 'Request']), num = new Set(['Status', 'Again in']);
 	const cls = h => [wide.has(h) && 'wide', num.has(h) && 'num'].filter(Boolean).join(' ') || null;
-	const frame = el('div', { class: 'frame' }, el('table', { class: 'denials' }, el('caption', { class: 'unseen' }, caption),
+	const frame = el('div', { class: 'frame', hidden: true }, el('table', { class: 'denials' }, el('caption', { class: 'unseen' }, caption),
 		el('thead', null, el('tr', null, heads.map(h => el('th', { scope: 'col', class: cls(h) }, h)))), body));
-	const nothing = el('p', { class: 'nothing-here' }, empty);
+	const nothing = el('p', { class: 'nothing-here', hidden: true }, empty);
 	const node = el('div', { class: 'table' }, frame, nothing);
 	let n = 0;
 
@@ -53,6 +53,7 @@ export function denials({ caption, empty, withCaller = true }) {
 	const pairs = new Map();
 	return {
 		node,
+		// update shows what was found; null is for what is not known.
 		update(items) {
 			const flat = [], seen = new Set();
 			for (const d of items ?? []) {
@@ -66,7 +67,7 @@ export function denials({ caption, empty, withCaller = true }) {
 			for (const key of pairs.keys()) if (!seen.has(key)) pairs.delete(key);
 			keyed(body, flat, ([key]) => key, ([, row]) => row, () => {});
 			frame.hidden = flat.length === 0;
-			nothing.hidden = flat.length > 0;
+			nothing.hidden = !items || flat.length > 0;
 		},
 	};
 }

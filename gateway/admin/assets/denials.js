@@ -2,7 +2,7 @@
 
 import { ask, json, query, token } from './api.js';
 import { attr, el, put } from './dom.js';
-import { millis, number, plural, clock } from './format.js';
+import { millis, now, number, plural, clock } from './format.js';
 import { denials as makeTable } from './decisions.js';
 
 const fields = [['q', 'Anything', 'a word of the line'], ['user', 'User', ''], ['key_id', 'Key id', ''], ['ip', 'Address', ''],
@@ -47,7 +47,7 @@ export function denialsView() {
 	// asked are the members that the gateway knows; since is an instant.
 	function asked(n) {
 		const { within, ...rest } = filter;
-		return query({ ...rest, since: within ? new Date(Date.now() - within * 1000).toISOString() : '', n });
+		return query({ ...rest, since: within ? new Date(now() - within * 1000).toISOString() : '', n });
 	}
 
 	async function load() {
@@ -66,6 +66,12 @@ export function denialsView() {
 			if (turn !== mine || !shown) return;
 			put(trouble, 'The denials could not be read: ' + e.message);
 			trouble.hidden = false;
+			// What an earlier filter found is no answer to this one.
+			if (e.status === 400) {
+				history.replaceState(null, '', '#/denials');
+				put(count, '');
+				list.update(null);
+			}
 		}
 		attr(exported, 'href', '/api/denials.jsonl' + asked());
 		again();

@@ -2,6 +2,30 @@
 
 export const unknown = '–';
 
+// All instants that are shown are the gateway's, so how long ago they were is told by
+// its clock: the reader's may be off by an hour.
+let apart = 0; // ms by which the reader's clock is ahead
+
+// sync says what the gateway's clock shows now.
+export function sync(t) {
+	if (t !== null) apart = Date.now() - t;
+}
+
+// ahead is how far the reader's clock is ahead of the gateway's, ms.
+export function ahead() {
+	return apart;
+}
+
+// now is the moment by the gateway's clock, ms.
+export function now() {
+	return Date.now() - apart;
+}
+
+// age is how long ago an instant was, s; never less than nothing.
+export function age(t) {
+	return Math.max(0, (now() - t) / 1000);
+}
+
 // number writes v with as many digits as a glance can use. Thin spaces join the
 // parts, so that no line breaks between a figure and its unit.
 export function number(v) {
@@ -72,7 +96,7 @@ const two = n => String(n).padStart(2, '0');
 // clock writes an instant in the reader's zone; days that are not today are named.
 export function clock(t, withSeconds = true) {
 	if (t === null) return unknown;
-	const d = new Date(t), today = new Date();
+	const d = new Date(t), today = new Date(now());
 	const time = two(d.getHours()) + ':' + two(d.getMinutes()) + (withSeconds ? ':' + two(d.getSeconds()) : '');
 	if (d.toDateString() === today.toDateString()) return time;
 	return d.getFullYear() + '-' + two(d.getMonth() + 1) + '-' + two(d.getDate()) + ' ' + time;
@@ -82,8 +106,8 @@ export function utc(t) {
 	return t === null ? '' : new Date(t).toISOString().replace('T', ' ').replace(/(\.\d+)?Z$/, ' UTC');
 }
 
-export function ago(t, now = Date.now()) {
-	return t === null ? unknown : seconds(Math.max(0, (now - t) / 1000)) + ' ago';
+export function ago(t) {
+	return t === null ? unknown : seconds(age(t)) + ' ago';
 }
 
 // plural writes a count with its noun.

@@ -1,7 +1,7 @@
 // The first view: what is the matter, then every figure that bears on it.
 
 import { attr, card, choice, el, facts, name, put, setTime } from './dom.js';
-import { bytes, clock, millis, ms, number, percent, plural, rate, seconds, unknown, visible } from './format.js';
+import { age, bytes, clock, millis, ms, number, percent, plural, rate, seconds, unknown, visible } from './format.js';
 import { Chart, Group, looks } from './chart.js';
 import { callers, flag, named, once, table } from './tables.js';
 import { findings, rejection, strip, verdict } from './verdict.js';
@@ -77,7 +77,7 @@ export function overview() {
 		],
 	});
 	const routes = table({
-		caption: 'Routes, busiest first', empty: 'No requests yet.', key: r => r.route,
+		caption: 'Routes, busiest first', empty: 'No requests in the last seconds.', key: r => r.route,
 		columns: [
 			named('Route', r => r.route, { row: true }),
 			{ head: 'Requests', num: true, text: r => rate(r.requests) },
@@ -89,7 +89,7 @@ export function overview() {
 		],
 	});
 	const limits = table({
-		caption: 'Limits, busiest first', empty: 'No limit has decided anything yet.', key: l => JSON.stringify([l.plan, l.limit, l.route]),
+		caption: 'Limits, busiest first', empty: 'No limit was asked in the last seconds.', key: l => JSON.stringify([l.plan, l.limit, l.route]),
 		columns: [
 			{ head: 'Limit', row: true, cell: once(l => el('a', { href: '#/denials' + query({ limit: l.limit, plan: l.plan }) }, name(l.limit))) },
 			named('Plan', l => l.plan),
@@ -111,10 +111,10 @@ export function overview() {
 			{ head: 'Failed', num: true, text: i => rate(i.failed) },
 			{ head: 'p99', num: true, wide: true, text: i => ms(i.p99_ms) },
 			{ head: 'In flight', num: true, wide: true, text: i => number(i.in_flight) },
-			{ head: 'Redis', cell: (td, i) => flag(td, i.store_away === null || i.store_away === undefined ? 'plain' : i.store_away ? 'warn' : 'good', i.store_away === null || i.store_away === undefined ? 'not known' : i.store_away ? 'away' : 'there') },
+			{ head: 'Redis', cell: (td, i) => flag(td, i.memory || (i.store_away ?? null) === null ? 'plain' : i.store_away ? 'warn' : 'good', i.memory ? 'not used' : (i.store_away ?? null) === null ? 'not known' : i.store_away ? 'away' : 'there') },
 			{ head: 'Configuration', wide: true, cell: (td, i) => put(td.firstChild ?? td.appendChild(el('code')), (i.config_hash ?? '').slice(0, 8) || unknown) },
 			named('Version', i => i.version, { wide: true }),
-			{ head: 'Up for', num: true, wide: true, text: i => millis(i.started_at) ? seconds((Date.now() - millis(i.started_at)) / 1000) : unknown },
+			{ head: 'Up for', num: true, wide: true, text: i => millis(i.started_at) ? seconds(age(millis(i.started_at))) : unknown },
 		],
 	});
 	const config = facts([['hash', 'In force'], ['loaded', 'Since'], ['reloads', 'Reloads']]);
@@ -179,10 +179,11 @@ export function overview() {
 			}))), more.upstreams);
 			routes.update(s.routes, more.routes);
 			limits.update(s.limits, more.limits);
-			instances.update(s.instances, more.instances);
+			const memory = s.store?.kind === 'memory';
+			instances.update((s.instances ?? []).map(i => ({ ...i, memory: memory && i.self })), more.instances);
 			put(config.values.hash.firstChild, (s.config?.hash ?? unknown));
 			setTime(loaded, s.config?.loaded_at);
-			put(loadedAgo, millis(s.config?.loaded_at) ? ', for ' + seconds((Date.now() - millis(s.config.loaded_at)) / 1000) : '');
+			put(loadedAgo, millis(s.config?.loaded_at) ? ', for ' + seconds(age(millis(s.config.loaded_at))) : '');
 			config.put('reloads', `${plural(s.config?.reloads?.applied ?? 0, 'applied', 'applied')}, ${number(s.config?.reloads?.rejected ?? 0)} rejected`);
 			rejected.update(s.config?.rejected);
 			updateProcess(s);
@@ -203,13 +204,16 @@ export function overview() {
 		store.put('answers', rate(now['deny_cache.answers']));
 		store.put('overflow', rate(st.overflow));
 		redis.forEach(c => { c.node.hidden = memory; });
+		// Of a Redis that is not used there is nothing to say.
+		for (const key of ['modes', 'errors', 'leases', 'cache', 'answers']) store.values[key].parentNode.hidden = memory;
+		store.node.parentNode.classList.toggle('alone', memory);
 	}
 
 	function updateProcess(s) {
 		const p = s.process ?? {};
 		process.put('instance', visible(s.instance?.hostname ?? '') + (s.instance?.id ? ' (' + visible(s.instance.id) + ')' : ''));
 		process.put('version', visible(s.instance?.version ?? unknown));
-		process.put('started', millis(s.instance?.started_at) ? seconds((Date.now() - millis(s.instance.started_at)) / 1000) : unknown);
+		process.put('started', millis(s.instance?.started_at) ? seconds(age(millis(s.instance.started_at))) : unknown);
 		process.put('cpu', p.cpu === null || p.cpu === undefined ? unknown : number(p.cpu) + ' cores');
 		process.put('rss', bytes(p.rss_bytes));
 		process.put('heap', bytes(p.heap_bytes));
@@ -223,7 +227,7 @@ export function overview() {
 
 function since(at) {
 	const t = millis(at);
-	return t === null ? '' : ' for ' + seconds((Date.now() - t) / 1000);
+	return t === null ? '' : ' for ' + seconds(age(t));
 }
 
 function endpoints() {

@@ -17,7 +17,7 @@ export function search() {
 	const form = el('form', { role: 'search', class: 'search', submit: e => { e.preventDefault(); enter(); } },
 		el('label', { class: 'unseen', for: 'find' }, 'Find a caller by user, key id or address'), input, list, said);
 	form.addEventListener('focusout', e => form.contains(e.relatedTarget) || close());
-	let found = [], at = -1, timer = 0, controller = null, answered = '';
+	let found = [], at = -1, timer = 0, controller = null, answered = '', refused = false;
 
 	function later() {
 		clearTimeout(timer);
@@ -37,11 +37,13 @@ export function search() {
 			const a = await json('/api/callers' + query({ q }), { signal: mine.signal });
 			if (mine.signal.aborted) return;
 			answered = q;
+			refused = false;
 			found = a.callers ?? [];
 			show(a.more);
 		} catch (e) {
 			if (mine.signal.aborted) return;
 			answered = q;
+			refused = true;
 			found = [];
 			show(false, e.message);
 			throw e;
@@ -93,7 +95,7 @@ export function search() {
 			return;
 		}
 		try {
-			if (answered !== q) await look();
+			if (answered !== q || refused) await look();
 		} catch {
 			return;
 		}

@@ -5,6 +5,7 @@ import { el, put } from './dom.js';
 
 // signInForm calls done with the new session once the token is taken.
 export function signInForm(why, done) {
+	const reason = el('p', null, why);
 	const trouble = el('p', { class: 'flag bad', role: 'alert', hidden: true });
 	const input = el('input', { id: 'token', type: 'password', autocomplete: 'off', required: true, spellcheck: 'false', maxlength: 4096 });
 	const button = el('button', { type: 'submit', class: 'primary' }, 'Sign in');
@@ -36,20 +37,21 @@ export function signInForm(why, done) {
 				button.disabled = false;
 			}
 		},
-	}, el('p', null, why), el('label', { for: 'token' }, 'Admin token'), input, trouble, el('p', { class: 'buttons' }, button));
+	}, reason, el('label', { for: 'token' }, 'Admin token'), input, trouble, el('p', { class: 'buttons' }, button));
 	function complain(words) {
 		put(trouble, words);
 		trouble.hidden = false;
 		input.select();
 	}
 	form.focusField = () => input.focus();
+	form.because = words => put(reason, words + why);
 	return form;
 }
 
 // signInView fills the page, for a listener that shows nothing without the token.
 export function signInView(done) {
 	const form = signInForm('This listener can be reached from other machines, so it shows figures only to those who have the admin token (the content of admin.token_file). The token stays in this tab and is forgotten with it.', done);
-	return { node: el('div', { class: 'view narrow' }, el('section', { class: 'card', 'aria-labelledby': 'signin-title' }, el('h1', { id: 'signin-title' }, 'Sign in'), form)), title: 'Sign in', show: () => form.focusField(), hide() {} };
+	return { node: el('div', { class: 'view narrow' }, el('section', { class: 'card', 'aria-labelledby': 'signin-title' }, el('h1', { id: 'signin-title' }, 'Sign in'), form)), title: 'Sign in', because: form.because, show: () => form.focusField(), hide() {} };
 }
 
 // signInDialog asks for the token in passing.

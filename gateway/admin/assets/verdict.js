@@ -1,7 +1,7 @@
 // What is the matter: the six places where it can be, and what the gateway found.
 
 import { attr, callerHref, el, keyed, name, put, setTime, time } from './dom.js';
-import { ago, millis, ms, number, percent, plural, rate, seconds, visible } from './format.js';
+import { age, ago, ahead, millis, ms, now, number, percent, plural, rate, seconds, visible } from './format.js';
 import { query } from './api.js';
 
 const causes = [
@@ -11,8 +11,8 @@ const causes = [
 
 // strip is the line that says in what state the instance is.
 export function strip() {
-	const ready = el('li'), degraded = el('li'), config = el('li'), fleet = el('li');
-	const node = el('ul', { class: 'strip', 'aria-label': 'State of this instance' }, ready, degraded, config, fleet);
+	const ready = el('li'), degraded = el('li'), config = el('li'), fleet = el('li'), clocks = el('li', { hidden: true });
+	const node = el('ul', { class: 'strip', 'aria-label': 'State of this instance' }, ready, degraded, config, fleet, clocks);
 	const say = (li, kind, text) => {
 		li.className = 'flag ' + kind;
 		put(li, text);
@@ -23,12 +23,15 @@ export function strip() {
 			say(ready, s.ready ? 'good' : 'bad', s.ready ? 'Ready' : 'Not ready' + (s.reason ? ': ' + visible(s.reason) : ''));
 			const parts = s.degraded ?? [];
 			degraded.hidden = parts.length === 0;
-			if (parts.length) say(degraded, 'warn', 'Degraded: ' + parts.map(d => visible(d.part) + (d.effect ? ', ' + visible(d.effect) : '') + (millis(d.since) ? ', for ' + seconds((Date.now() - millis(d.since)) / 1000) : '')).join('; '));
+			if (parts.length) say(degraded, 'warn', 'Degraded: ' + parts.map(d => visible(d.part) + (d.effect ? ', ' + visible(d.effect) : '') + (millis(d.since) ? ', for ' + seconds(age(millis(d.since))) : '')).join('; '));
 			if (s.config?.rejected) say(config, 'warn', 'Last configuration rejected ' + ago(millis(s.config.rejected.at)));
-			else say(config, 'good', 'Configuration in force for ' + seconds((Date.now() - (millis(s.config?.loaded_at) ?? Date.now())) / 1000));
+			else say(config, 'good', 'Configuration in force for ' + seconds(age(millis(s.config?.loaded_at) ?? now())));
 			const n = s.instances?.length ?? 0, hashes = new Set((s.instances ?? []).map(i => i.config_hash).filter(Boolean));
 			say(fleet, hashes.size > 1 ? 'warn' : 'plain', plural(n, 'instance') + (hashes.size > 1 ? ` with ${hashes.size} configurations` : ''));
 			fleet.hidden = n === 0;
+			const off = ahead();
+			clocks.hidden = Math.abs(off) < 10000;
+			if (!clocks.hidden) say(clocks, 'plain', `Times are the gateway's; the clock of this browser is ${seconds(Math.abs(off) / 1000)} ${off > 0 ? 'ahead' : 'behind'}`);
 		},
 	};
 }
@@ -40,7 +43,7 @@ const figures = {
 		const st = s.store ?? {};
 		if (st.kind === 'memory') return 'not used: counts are in memory';
 		const errors = Object.values(st.errors ?? {}).reduce((a, b) => a + b, 0);
-		if (st.away) return 'away' + (millis(st.since) ? ' for ' + seconds((Date.now() - millis(st.since)) / 1000) : '') + (st.modes?.length ? ', ' + st.modes.join(', ') : '');
+		if (st.away) return 'away' + (millis(st.since) ? ' for ' + seconds(age(millis(st.since))) : '') + (st.modes?.length ? ', ' + st.modes.join(', ') : '');
 		return `${ms(s.now['store.p99_ms'])} at p99, ${rate(errors)} errors`;
 	},
 	upstream(s) {
@@ -49,8 +52,9 @@ const figures = {
 		return `${all.filter(t => t.up).length} of ${plural(all.length, 'target')} up, ${rate(bad)} errors`;
 	},
 	limit(s) {
-		const denied = s.now['requests.denied'], all = denied + s.now['requests.allowed'];
-		return all > 0 ? `${percent(denied / all)} denied` : 'nothing asked for';
+		// Of the last seconds, as the tables have it: a single second says little.
+		const me = s.instances?.find(i => i.self);
+		return me?.requests > 0 ? `${percent(me.denied / me.requests)} denied` : 'nothing asked for';
 	},
 	client(s) {
 		const top = s.top_denied?.[0];
