@@ -6,7 +6,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"net/http"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -189,8 +188,8 @@ func (g *Gateway) retireLocked(sh *shared) {
 	})
 }
 
-func (g *Gateway) upstreamDone(upstream, target string, status int, took time.Duration, err error) {
-	if status != http.StatusSwitchingProtocols { // as long as two parties talk
+func (g *Gateway) upstreamDone(upstream, target string, status int, took time.Duration, stream bool, err error) {
+	if !stream { // it took as long as two parties talked
 		g.telemetry.UpstreamTook(upstream, took)
 	}
 	if errors.Is(err, proxy.ErrClient) {

@@ -273,7 +273,7 @@ func TestMetricsHealthAndReadiness(t *testing.T) {
 		`gateway_ratelimit_decisions_total{limit="per-minute",outcome="denied",plan="anonymous",route="weather",source="memory"}`,
 		`gateway_auth_total{method="api_key",outcome="accepted"}`, `gateway_unknown_plan_total`, `gateway_store_overflow_total`,
 		`gateway_fallback_active{mode="local_cap"}`, `gateway_store_errors_total{kind="timeout"}`, `gateway_store_duration_seconds_count`,
-		`gateway_request_duration_seconds_count{route="weather"}`, `gateway_added_latency_seconds_count{route="weather"}`,
+		`gateway_request_duration_seconds_count{route="weather"}`, `gateway_added_latency_seconds_count{route="weather"}`, `gateway_stream_duration_seconds_count{route="weather"}`,
 		`gateway_ratelimit_remaining_ratio_count{limit="per-minute",plan="anonymous"}`,
 	} {
 		if m[want] != "0" {

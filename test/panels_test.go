@@ -95,6 +95,9 @@ func startFleet(t testing.TB) *fleet {
 		case <-r.Context().Done():
 		case <-time.After(wait):
 		}
+		if strings.HasPrefix(r.URL.Path, "/export/") {
+			w.Header().Set("Content-Type", "text/event-stream")
+		}
 		_, _ = io.WriteString(w, "ok")
 	})
 	failing := newUpstream(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) })
@@ -304,7 +307,7 @@ func TestTheDashboardAndTheAlertsOnARealPrometheus(t *testing.T) {
 		t.Run("every rule is evaluated, on "+name, func(t *testing.T) { p.wantEvaluated(t) })
 	}
 	t.Run("each has its kind of histogram", func(t *testing.T) {
-		for _, metric := range []string{"gateway_request_duration_seconds", "gateway_added_latency_seconds", "gateway_store_duration_seconds", "gateway_ratelimit_remaining_ratio"} {
+		for _, metric := range []string{"gateway_request_duration_seconds", "gateway_added_latency_seconds", "gateway_stream_duration_seconds", "gateway_store_duration_seconds", "gateway_ratelimit_remaining_ratio"} {
 			if g, err := classic.draw(metric + "_bucket"); err != nil || g.lines == 0 {
 				t.Errorf("%s: %d classic buckets, %v", metric, g.lines, err)
 			}

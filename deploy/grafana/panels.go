@@ -57,7 +57,7 @@ func rows() []row {
 func overview() row {
 	requests, route := "gateway_requests_total", here("route")
 	failed := route + `,code=~"5.."`
-	decisions := "gateway_ratelimit_decisions_total"
+	decisions, streams := "gateway_ratelimit_decisions_total", "gateway_stream_duration_seconds"
 	return row{"Overview: is it us?", []panel{
 		{
 			title: "Requests", kind: "stat", unit: "reqps", width: 4,
@@ -121,7 +121,7 @@ func overview() row {
 		},
 		{
 			title: "Whole duration by route, p99", unit: "s", exemplars: true,
-			text:    "From the request's head to the end of its answer, as clients see it. Streams last as long as they last; WebSockets are not among them.",
+			text:    "From the request's head to the end of its answer, as clients see it. Server-sent events and WebSockets are not among them: see the panel of streams.",
 			causes:  []string{"upstream-slow", "gateway-slow"},
 			queries: []query{{quantile("0.99", "gateway_request_duration_seconds", route, "route"), "{{route}}"}},
 		},
@@ -130,6 +130,12 @@ func overview() row {
 			text:    "unmatched are those of no route: scans, or a path that somebody forgot in routes.yaml.",
 			causes:  []string{"noisy-client"},
 			queries: []query{{rate(requests, route, "route"), "{{route}}"}},
+		},
+		{
+			title: "Streams and WebSockets, mean", unit: "s",
+			text:    "How long server-sent events and WebSockets lasted, counted when they end: as long as both sides want, so it says nothing of speed. A sudden fall: something cuts them, a timeout in front or a restart.",
+			causes:  []string{"upstream-failing"},
+			queries: []query{{total(streams, route, "route") + " / " + count(streams, route, "route"), "{{route}}"}},
 		},
 		{
 			title:   "In flight by route",
@@ -357,10 +363,11 @@ func upstreams() row {
 		},
 		{
 			title: "The upstream's time, mean", unit: "s", look: .5, act: 1,
-			text:   "Of a request by route: its whole duration less what the gateway added. It rises alone: the upstream is slow. Routes that stream last as long as they last.",
+			text:   "Of a request by route: its whole duration less what the gateway added. It rises alone: the upstream is slow. Server-sent events and WebSockets are not in it; other answers that go on and on are.",
 			causes: []string{"upstream-slow"},
 			queries: []query{{
-				"(" + total(duration, route, "route") + " - " + total(added, route, "route") + ") / " + count(duration, route, "route"), "{{route}}",
+				// What was added to streams is in the one and not in the other.
+				"clamp_min((" + total(duration, route, "route") + " - " + total(added, route, "route") + ") / " + count(duration, route, "route") + ", 0)", "{{route}}",
 			}},
 		},
 		{

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 )
@@ -119,6 +120,17 @@ func (a *answer) Close() error {
 	err := a.body.Close()
 	a.from.Trailer = allowedTrailers(a.from.Trailer) // they are here now
 	return err
+}
+
+// isEventStream reports whether an answer is server-sent events (HTML, section 9.2):
+// it goes on until one of its sides has had enough.
+func isEventStream(h http.Header) bool {
+	kind := h["Content-Type"]
+	if len(kind) == 0 {
+		return false
+	}
+	kindOnly, _, _ := strings.Cut(kind[0], ";")
+	return strings.EqualFold(strings.TrimSpace(kindOnly), "text/event-stream")
 }
 
 // late is run by the timer.
@@ -234,7 +246,7 @@ func (x *exchange) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	clear(x.switched)
 	conn, rw, err := http.NewResponseController(x.answer.w).Hijack()
 	if err == nil {
-		x.started = true
+		x.started, x.scope.Stream = true, true
 		conn = x.tunnel.open(conn)
 	}
 	return conn, rw, err

@@ -184,6 +184,7 @@ func TestExpectContinueIsTheUpstreamsToAnswer(t *testing.T) {
 func TestEachPieceIsSeenAtOnce(t *testing.T) {
 	for _, kind := range []struct{ name, head string }{
 		{"event stream", "Content-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n"},
+		{"event stream with a charset", "Content-Type: Text/Event-Stream ; charset=utf-8\r\nTransfer-Encoding: chunked\r\n"},
 		{"ndjson", "Content-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n"},
 		{"no type", "Transfer-Encoding: chunked\r\n"},
 		{"until close", "Connection: close\r\n"},
@@ -230,6 +231,9 @@ func TestEachPieceIsSeenAtOnce(t *testing.T) {
 				}
 				if _, err := res.Body.Read(piece); err != io.EOF {
 					t.Errorf("want the end, got %v", err)
+				}
+				if d := receive(t, g.dones, "Done"); d.stream != strings.HasPrefix(kind.name, "event stream") {
+					t.Errorf("counted as a stream: %v", d.stream)
 				}
 			})
 		}
@@ -418,7 +422,7 @@ func TestWebSocket(t *testing.T) {
 		if o := receive(t, g.outcomes, "an outcome"); o.err != nil || o.aborted || o.scope.UpstreamStatus != 101 || o.scope.UpstreamErr != nil {
 			t.Errorf("outcome %+v", o)
 		}
-		if d := receive(t, g.dones, "Done"); d.status != 101 || d.err != nil {
+		if d := receive(t, g.dones, "Done"); d.status != 101 || !d.stream || d.err != nil {
 			t.Errorf("done %+v", d)
 		}
 		if secure {

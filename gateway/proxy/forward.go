@@ -79,7 +79,7 @@ var noLog = log.New(io.Discard, "", 0)
 // nothing is to be written either. It panics with http.ErrAbortHandler if the
 // answer breaks off half-way; see the package documentation.
 //
-// It fills in s.Target, s.UpstreamStatus, s.UpstreamDuration and s.UpstreamErr,
+// It fills in s.Target, s.UpstreamStatus, s.UpstreamDuration, s.UpstreamErr and s.Stream,
 // also when it panics, and sends on what s says of the client: ID, Forwarded,
 // ClientIP, User, Tenant, Plan, KeyID. For a WebSocket that the gateway's own end
 // ended it sets s.DeniedBy to ReasonShutdown.
@@ -229,7 +229,7 @@ func (x *exchange) leave(status int, err error) {
 		x.forward.Trace.Attempted(x.scope, status, err)
 	}
 	if x.u.hooks.Done != nil {
-		x.u.hooks.Done(x.u.name, t.name, status, d, err)
+		x.u.hooks.Done(x.u.name, t.name, status, d, x.scope.Stream, err)
 	}
 }
 
@@ -408,6 +408,7 @@ func (x *exchange) arrived(res *http.Response) error {
 		}
 	}
 	if res.Body != http.NoBody {
+		x.scope.Stream = isEventStream(res.Header)
 		x.answer.body, x.answer.stop, x.answer.from = res.Body, x.stop, res
 		res.Trailer = allowedTrailers(res.Trailer) // what is announced
 		res.Body = &x.answer

@@ -88,6 +88,7 @@ type outcome struct {
 type done struct {
 	target string
 	status int
+	stream bool
 	err    error
 }
 
@@ -120,11 +121,11 @@ func newGateway(t *testing.T, set settings, targets ...string) *gateway {
 		}
 		o.Targets = append(o.Targets, proxy.Target{URL: target})
 	}
-	o.Hooks.Done = func(upstream, target string, status int, d time.Duration, err error) {
+	o.Hooks.Done = func(upstream, target string, status int, d time.Duration, stream bool, err error) {
 		if upstream != "weather" || d <= 0 {
 			t.Errorf("Done: want weather and a duration, got %q %v", upstream, d)
 		}
-		g.dones <- done{target, status, err}
+		g.dones <- done{target, status, stream, err}
 	}
 	up, err := proxy.New(o)
 	if err != nil {

@@ -91,8 +91,10 @@ type Hooks struct {
 	// Options.Name, target the host of the configured URL, status the
 	// target's answer or 0, d the time from choosing the target to the end of
 	// the answer. err is nil for a complete answer; if errors.Is(err,
-	// ErrClient), the upstream was not at fault.
-	Done func(upstream, target string, status int, d time.Duration, err error)
+	// ErrClient), the upstream was not at fault. stream says that d is how long a
+	// stream of events or an upgraded connection lasted, and nothing about the
+	// upstream's speed.
+	Done func(upstream, target string, status int, d time.Duration, stream bool, err error)
 	// NoRoom is called for each request that is refused by [Upstream.Enter], with
 	// the reason: no_room or circuit_open.
 	NoRoom func(upstream, reason string)

@@ -16,7 +16,8 @@ type Sample struct {
 	Targets   []TargetCounts
 	Upstreams []UpstreamCounts
 
-	// Total is how long requests took, Added the part that was not the upstream's,
+	// Total is how long requests took, streams of events and upgraded connections
+	// excepted, Added the part that was not the upstream's,
 	// Store how long the store took to decide.
 	Total, Added, Store Latencies
 	// StoreErrors are the failed calls of the store, by what went wrong.
@@ -40,7 +41,7 @@ type RouteCounts struct {
 	// with another 4xx of the gateway's own. Those whose client left are in none.
 	Allowed, Denied, Failed, Refused, Left float64
 	InFlight                               float64
-	// Total is how long they took; nil where it was not looked at.
+	// Total is how long they took, streams excepted as above; nil where it was not looked at.
 	Total *Latencies
 }
 

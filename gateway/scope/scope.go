@@ -59,6 +59,7 @@ type Request struct {
 	UpstreamStatus   int           // of the last attempt; 0 if no answer came
 	UpstreamDuration time.Duration // of all attempts: from sending the request to the end of the answer
 	UpstreamErr      error         // why there was no answer, or it broke off
+	Stream           bool          // the answer is a stream of events, or an upgraded connection: it lasts as long as its two sides want
 
 	// Set when the answer is known.
 	Status int   // 499 when the client left before an answer

@@ -75,6 +75,7 @@ func (t *Telemetry) routesLocked(old map[string]*route, names []string) map[stri
 		t.requests.DeletePartialMatch(gone)
 		t.duration.Delete(gone)
 		t.added.Delete(gone)
+		t.streams.Delete(gone)
 		t.inFlight.Delete(gone)
 		t.sockets.Delete(gone)
 	}

@@ -2,6 +2,7 @@ package telemetry
 
 import (
 	encoding "encoding/hex"
+	"net/http"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -23,17 +24,18 @@ type latency struct {
 }
 
 // observe counts how long a request of r took, and the part of it that was not the
-// upstream's.
+// upstream's. How long two parties talked over a stream or an upgraded connection says
+// nothing about latency, and hours of it would drown what does: it is counted apar.
 func (r *route) observe(s *scope.Request, took time.Duration) {
-	added := max(took-s.UpstreamDuration, 0)
-	if !hasTrace(s) {
-		r.duration.Observe(took.Seconds())
-		r.added.Observe(added.Seconds())
-		return
+	added, told, now := max(took-s.UpstreamDuration, 0), hasTrace(s), s.Arrived.Add(took).UnixNano()
+	if s.Stream {
+		r.streams.Observe(took.Seconds())
+	} else {
+		r.duration.observe(took.Seconds(), told, s, now)
 	}
-	now := s.Arrived.Add(took).UnixNano()
-	r.duration.observe(took.Seconds(), s, now)
-	r.added.observe(added.Seconds(), s, now)
+	if s.Status != http.StatusSwitchingProtocols {
+		r.added.observe(added.Seconds(), told, s, now)
+	}
 }
 
 // hasTrace reports whether the trace of s is worth being told of: somebody keeps it,
@@ -43,8 +45,13 @@ func hasTrace(s *scope.Request) bool {
 	return s.TraceSampled && s.TraceID != [16]byte{} && (ours || s.PeerTrusted)
 }
 
-// observe is Observe with the trace of s, if its bucket is due to be told one.
-func (l *latency) observe(seconds float64, s *scope.Request, now int64) {
+// observe is Observe with the trace of s, if there is one to tell and its bucket is
+// due to be told.
+func (l *latency) observe(seconds float64, tell bool, s *scope.Request, now int64) {
+	if !tell {
+		l.Observe(seconds)
+		return
+	}
 	bucket, _ := slices.BinarySearch(latencyBuckets[:], seconds)
 	told := &l.told[bucket]
 	last := told.Load()

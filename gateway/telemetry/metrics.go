@@ -14,6 +14,7 @@ type metrics struct {
 	requests   *prometheus.CounterVec   // route, method, code
 	duration   *prometheus.HistogramVec // route
 	added      *prometheus.HistogramVec // route
+	streams    *prometheus.HistogramVec // route
 	inFlight   *prometheus.GaugeVec     // route
 	decisions  *prometheus.CounterVec   // route, plan, limit, outcome, source
 	remaining  *prometheus.HistogramVec // plan, limit
@@ -105,6 +106,10 @@ var latencyBuckets = [...]float64{
 	.1, .25, .5, 1, 2.5, 5, 10,
 }
 
+// streamBuckets are those of what lasts as long as its two sides want, in seconds: a
+// second, ten, a minute, ten, an hour, six, a day.
+var streamBuckets = [...]float64{1, 10, 60, 600, 3600, 6 * 3600, 24 * 3600}
+
 // native makes a histogram native as well as classic. The resolution (buckets
 // that grow by 10 %) is given up before the bound on their number is.
 func native(o prometheus.HistogramOpts) prometheus.HistogramOpts {
@@ -128,9 +133,14 @@ func newMetrics(reg prometheus.Registerer, o *Options, dropped func() int64) met
 		requests: prometheus.NewCounterVec(counter("gateway_requests_total",
 			"Requests answered, by route, method and status; 499 is a client that left."), []string{"route", "method", "code"}),
 		duration: prometheus.NewHistogramVec(seconds("gateway_request_duration_seconds",
-			"Time from the request's head to the end of its answer; upgraded connections excepted."), []string{"route"}),
+			"Time from the request's head to the end of its answer; streams of events and upgraded connections excepted."), []string{"route"}),
 		added: prometheus.NewHistogramVec(seconds("gateway_added_latency_seconds",
 			"The part of a request's duration that was not the upstream's; upgraded connections excepted."), []string{"route"}),
+		streams: prometheus.NewHistogramVec(native(prometheus.HistogramOpts{
+			Name:    "gateway_stream_duration_seconds",
+			Help:    "How long streams of events and upgraded connections lasted, counted when they end.",
+			Buckets: streamBuckets[:],
+		}), []string{"route"}),
 		inFlight: prometheus.NewGaugeVec(gauge("gateway_in_flight",
 			"Requests being served."), []string{"route"}),
 		decisions: prometheus.NewCounterVec(counter("gateway_ratelimit_decisions_total",
@@ -258,7 +268,7 @@ func newMetrics(reg prometheus.Registerer, o *Options, dropped func() int64) met
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		collectors.NewBuildInfoCollector(),
-		m.requests, m.duration, m.added, m.inFlight, m.decisions, m.remaining, m.storeTook,
+		m.requests, m.duration, m.added, m.streams, m.inFlight, m.decisions, m.remaining, m.storeTook,
 		m.fallback, m.overflow, m.unknown, m.untrusted, m.leased, m.stranded, m.leasesFull, m.instances, m.upRequests, m.up, m.forbidden,
 		m.lastOK, m.lastOKTime, m.configInfo, m.shared, m.circuit, m.noRoom, m.retries, m.certExpiry,
 		m.sockets, m.noSocket, m.noPlace, m.notRead, m.keyFetches, m.keysFrom, m.keys, ended, spans, proxyHeaders, storeErrors, units, auth, refused, reloads, logDropped, denials, pushedOut,

@@ -17,11 +17,7 @@ func (t *Telemetry) Request(r *http.Request, s *scope.Request) {
 		rt.tellApart(s)
 	}
 	t.countRequest(rt, methodIndex(r.Method), codes.of(s.Status))
-	// How long two parties talked over an upgraded connection says nothing about
-	// latency, and hours of it would drown what does.
-	if s.Status != http.StatusSwitchingProtocols {
-		rt.observe(s, took)
-	}
+	rt.observe(s, took)
 	most, sampled := maxBuffered, ""
 	if wentWell(s) {
 		var write bool

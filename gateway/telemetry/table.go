@@ -29,6 +29,7 @@ type cell = atomic.Pointer[prometheus.Counter]
 type route struct {
 	name            string
 	duration, added latency
+	streams         prometheus.Observer
 	inFlight        prometheus.Gauge
 	sockets         prometheus.Gauge
 	requests        [len(methodLabels)][maxCodes]cell
@@ -92,6 +93,7 @@ func (t *Telemetry) newRoute(name string) *route {
 		name:     name,
 		duration: latency{Observer: t.duration.WithLabelValues(label)},
 		added:    latency{Observer: t.added.WithLabelValues(label)},
+		streams:  t.streams.WithLabelValues(label),
 		inFlight: t.inFlight.WithLabelValues(label),
 		sockets:  t.sockets.WithLabelValues(label),
 	}

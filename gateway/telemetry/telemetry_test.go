@@ -194,8 +194,8 @@ func TestHistogramsAreNativeAndClassic(t *testing.T) {
 			t.Errorf("%s: schema %v with %d classic buckets, want both kinds", f.GetName(), h.Schema, len(h.GetBucket()))
 		}
 	}
-	if native != 4 {
-		t.Errorf("%d histograms, want 4", native)
+	if native != 5 {
+		t.Errorf("%d histograms, want 5", native)
 	}
 }
 
@@ -352,15 +352,20 @@ func TestAddedLatencyIsAllButTheUpstreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tm := New(Options{Out: io.Discard})
 		defer shut(t, tm)
-		tm.Configure(Labels{Routes: []string{"weather", "stream", "clock"}})
+		tm.Configure(Labels{Routes: []string{"weather", "stream", "events", "clock"}})
 		r, s := sample()
 		s.Arrived, s.UpstreamDuration = time.Now(), 3*time.Second
 		time.Sleep(3*time.Second + 250*time.Millisecond)
 		tm.Request(r, s)
 		// An upgraded connection that lasted an hour says nothing about latency.
-		s.Route, s.Status = "stream", http.StatusSwitchingProtocols
+		s.Route, s.Status, s.Stream = "stream", http.StatusSwitchingProtocols, true
 		time.Sleep(time.Hour)
 		tm.Request(r, s)
+		// Nor do server-sent events, but for what was added to them.
+		s.Route, s.Status, s.Arrived, s.UpstreamDuration = "events", http.StatusOK, time.Now(), time.Hour
+		time.Sleep(time.Hour + 250*time.Millisecond)
+		tm.Request(r, s)
+		s.UpstreamDuration, s.Stream = 0, false
 		// A measurement that cannot be is no reason for a negative one.
 		s.Route, s.Status, s.Arrived = "clock", 200, time.Now()
 		tm.Request(r, s)
@@ -370,6 +375,11 @@ func TestAddedLatencyIsAllButTheUpstreams(t *testing.T) {
 			`gateway_requests_total{code="101",method="GET",route="stream"}`: "1",
 			`gateway_request_duration_seconds_count{route="stream"}`:         "0",
 			`gateway_added_latency_seconds_count{route="stream"}`:            "0",
+			`gateway_stream_duration_seconds_count{route="stream"}`:          "1",
+			`gateway_stream_duration_seconds_count{route="weather"}`:         "0",
+			`gateway_request_duration_seconds_count{route="events"}`:         "0",
+			`gateway_added_latency_seconds_sum{route="events"}`:              "0.25",
+			`gateway_stream_duration_seconds_sum{route="events"}`:            "3600.25",
 			`gateway_added_latency_seconds_sum{route="clock"}`:               "0",
 			`gateway_added_latency_seconds_count{route="clock"}`:             "1",
 		})
