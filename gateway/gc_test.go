@@ -22,8 +22,9 @@ func TestTheGarbageBesideTheLiveHeapIsBounded(t *testing.T) {
 	}
 }
 
-// A container's limit on memory is the runtime's too, before the kernel enforces
-// it; where there is none, or somebody has said otherwise, nothing is changed.
+// FIELD-REPORTS I13: a container's limit on memory is the runtime's too, before the
+// kernel enforces it; where there is none, or somebody has said otherwise, nothing is
+// changed.
 func TestTheMemoryOfAContainerIsASoftLimit(t *testing.T) {
 	none := debug.SetMemoryLimit(-1)
 	for _, c := range []struct {

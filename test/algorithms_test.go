@@ -158,7 +158,7 @@ func TestAQueueLetsRequestsThroughOneDripApart(t *testing.T) {
 	})
 }
 
-// Whoever waits in a queue is let go when the gateway stops or they leave.
+// FIELD-REPORTS I02: whoever waits in a queue is let go when the gateway stops or they leave.
 func TestWaitingInAQueueEnds(t *testing.T) {
 	u := newUpstream(t, nil)
 	s := plansSite(t, u, "", "      - {name: queue, algorithm: leaky_bucket, limit: 1/30s, queue: 9}\n", "shutdown_timeout: 5s\n")

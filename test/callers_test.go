@@ -214,7 +214,7 @@ func TestACallersLimitsAreShown(t *testing.T) {
 	}
 }
 
-// H05: the list of who is denied is bounded and the operator's alone; and no key ever
+// FIELD-REPORTS H05: the list of who is denied is bounded and the operator's alone; and no key ever
 // stands in what is told or logged.
 func TestH05TopDeniedKeysExposesIdentities(t *testing.T) {
 	t.Parallel()

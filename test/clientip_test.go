@@ -454,7 +454,7 @@ func TestAnEdgeLimitCountsPerInstance(t *testing.T) {
 	}
 }
 
-// A table that is full gives nobody a fresh budget: those who came before keep
+// FIELD-REPORTS I07: a table that is full gives nobody a fresh budget: those who came before keep
 // their counts, and those who come later share one.
 func TestCrowdingTheTableBuysNoBudget(t *testing.T) {
 	u := newUpstream(t, nil)

@@ -51,9 +51,10 @@ func newCountingUpstream(t testing.TB) *countingUpstream {
 	return u
 }
 
-// Connections to an upstream are used again and again.
+// FIELD-REPORTS I04: connections to an upstream are used again and again: of a crowd each has one at most.
 func TestUpstreamConnectionsAreReused(t *testing.T) {
-	const parallel, each = 50, 40
+	t.Parallel()
+	const parallel, each = 150, 28
 	u := newCountingUpstream(t)
 	g := proxySite(t, u.URL).start()
 	var clients sync.WaitGroup
@@ -71,8 +72,12 @@ func TestUpstreamConnectionsAreReused(t *testing.T) {
 		})
 	}
 	clients.Wait()
-	if got := u.opened.Load(); got > 64 {
-		t.Errorf("%d upstream connections for %d requests, %d at a time; want at most 64", got, parallel*each, parallel)
+	// More than 95 % go over one that is there.
+	if got := u.opened.Load(); got > parallel*each/20 {
+		t.Errorf("%d upstream connections for %d requests, %d at a time; want at most %d", got, parallel*each, parallel, parallel*each/20)
+	}
+	if files := g.openFiles(); files > 2*parallel+64 {
+		t.Errorf("%d files are open for %d clients", files, parallel)
 	}
 }
 
@@ -96,11 +101,11 @@ func redisConnections(t testing.TB, rdb *redis.Client) (n int) {
 	return strings.Count(list, "\n") // those of rdb are in every count alike
 }
 
-// Fifty configurations in a row under traffic: nobody notices. No request
+// FIELD-REPORTS I05: many configurations of two hundred routes in a row under traffic: nobody notices. No request
 // fails, no count is lost, and nothing of a former configuration is left.
 func TestManyReloadsLeaveNothingBehind(t *testing.T) {
 	t.Parallel()
-	const clients, reloads = 8, 50
+	const clients, reloads = 8, 36
 	u := newCountingUpstream(t)
 	srv := redistest.Start(t)
 	rdb := srv.Client(t)
@@ -109,6 +114,10 @@ func TestManyReloadsLeaveNothingBehind(t *testing.T) {
 		return plansWith(fmt.Sprintf("      - {name: per-day, algorithm: fixed_window, limit: %d/day}\n", n))
 	}
 	const start = 1_000_000
+	var many strings.Builder
+	for i := range 200 {
+		fmt.Fprintf(&many, "  - {name: r%d, path: \"/r%d/*\", upstream: weather}\n", i, i)
+	}
 	s.write("plans.yaml", plans(start))
 	s.write("keys.yaml", "keys: []\n")
 	s.write("routes.yaml", `
@@ -122,7 +131,7 @@ upstreams:
   weather: {targets: ["`+u.URL+`"]}
 routes:
   - {name: weather, path: /api/weather, upstream: weather, on_store_failure: deny}
-`)
+`+many.String())
 	key := s.key("-user", "priya123")
 	g := s.start()
 
@@ -393,7 +402,7 @@ func (g *gateway) dialTLSPort() *rawConn {
 	return plain.dial()
 }
 
-// Whatever is in flight when the end comes is finished: a plain answer, a
+// FIELD-REPORTS I02: whatever is in flight when the end comes is finished: a plain answer, a
 // stream, over either version of HTTP.
 func TestSIGTERMFinishesStreams(t *testing.T) {
 	arrived, finish := make(chan string, 8), make(chan struct{})
@@ -453,7 +462,7 @@ func TestSIGTERMFinishesStreams(t *testing.T) {
 	}
 }
 
-// A WebSocket that has no end does not keep the gateway from its own, however long
+// FIELD-REPORTS I02: a WebSocket that has no end does not keep the gateway from its own, however long
 // others have: its client is told at the beginning, and whoever does not answer is cut.
 func TestSIGTERMEndsAnEndlessSocket(t *testing.T) {
 	gone := make(chan struct{})

@@ -2,12 +2,14 @@ package test
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"os"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -46,13 +48,48 @@ func (c *keptConnection) get(path string) *http.Response {
 	return res
 }
 
-// During drain_delay balancers still send and clients still use the connections
-// they have: all of it is served, and each answer asks to go elsewhere.
+// FIELD-REPORTS I02: during drain_delay balancers still send and clients still use the
+// connections they have: all of it is served, and each answer asks to go elsewhere. Who
+// waits in a queue has its turn.
 func TestDrainingLosesNoRequest(t *testing.T) {
+	t.Parallel()
 	u := newUpstream(t, nil)
 	s := openSite(t, u)
-	s.write("routes.yaml", openRoutes(u, "127.0.0.1:0")+"drain_delay: 1s\n")
+	s.write("plans.yaml", "anonymous_plan: all\nplans: {all: {limits: []}}\n")
+	s.write("routes.yaml", openRoutes(u, "127.0.0.1:0")+`  - {name: queued, path: /queued, upstream: weather, auth: none, limits: [drip]}
+limits: {drip: {per: ip, algorithm: leaky_bucket, limit: 2/second, queue: 3}}
+drain_delay: 1s
+`)
 	g := s.start()
+	var others sync.WaitGroup
+	quit := make(chan struct{})
+	for range 4 { // of which each request is a connection of its own from the signal on
+		others.Go(func() {
+			for {
+				select {
+				case <-quit:
+					return
+				default:
+				}
+				a, err := trySend("GET", g.url+"/api/weather", nil)
+				if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) {
+					return // the listener is closed, and a balancer has known for long
+				}
+				if err != nil || a.status != 200 {
+					t.Errorf("a request among many: %d, %v", a.status, err)
+					return
+				}
+			}
+		})
+	}
+	for range 4 {
+		others.Go(func() {
+			if a, err := trySend("GET", g.url+"/queued", nil); err != nil || a.status != 200 {
+				t.Errorf("one that waited in the queue: %d, %v", a.status, err)
+			}
+		})
+	}
+	eventually(t, "some wait", func() bool { return g.value(`gateway_in_flight{route="queued"}`) > 0 })
 	idle, busy := keep(t, g), keep(t, g)
 	for _, c := range []*keptConnection{idle, busy} {
 		if res := c.get("/api/weather"); res.StatusCode != 200 || res.Close {
@@ -69,12 +106,14 @@ func TestDrainingLosesNoRequest(t *testing.T) {
 			t.Errorf("while draining: %d, close %v; want 200 and Connection: close", res.StatusCode, res.Close)
 		}
 	}
+	close(quit)
+	others.Wait()
 	if code := g.wait(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
 }
 
-// SIGTERM does not wait for ever: what shutdown_timeout does not suffice for is
+// FIELD-REPORTS I02: SIGTERM does not wait for ever: what shutdown_timeout does not suffice for is
 // cut, the exit code is still 0, and the request still has its line.
 func TestACutRequestHasItsLine(t *testing.T) {
 	arrived := make(chan struct{})

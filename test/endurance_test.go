@@ -194,7 +194,7 @@ func TestReloadsCutNoStreamAndNoSocket(t *testing.T) {
 	}
 }
 
-// With one processor and bounds on memory, as in a small container: many
+// FIELD-REPORTS I13: with one processor and bounds on memory, as in a small container: many
 // uploads that may have to be sent again, many addresses and many open streams
 // at once stay below 128 MiB.
 func TestASmallContainerHoldsACrowd(t *testing.T) {

@@ -105,7 +105,7 @@ type silentTB struct{ testing.TB }
 
 func (*silentTB) Errorf(string, ...any) {}
 
-// Nothing that is secret comes out anywhere: each secret that there can be is put
+// FIELD-REPORTS H04: nothing that is secret comes out anywhere: each secret that there can be is put
 // where it can be, and then every output there is is looked through.
 func TestH04SecretsInLogs(t *testing.T) {
 	t.Parallel()
@@ -242,6 +242,7 @@ routes:
 	}
 	admin("the admin listener at")
 
+	wrong := l.secret("a wrong password of Redis")
 	userinfo := l.secret("the password in a jwks_url")
 	withSet := "\n    - {issuer: b, audience: a, algorithms: [RS256], jwks_url: \"" + strings.Replace(provider.URL, "http://", "http://gateway:"+url.QueryEscape(userinfo)+"@", 1) + "/jwks\"}"
 	for _, step := range []struct{ name, routes string }{
@@ -249,6 +250,7 @@ routes:
 		{"a set of keys", routes(inFile, withSet)},
 		{"a wrong field", routes(inURL, withSet) + "secrett: \"" + guess + "\"\n"},
 		{"a broken file", routes(strings.Replace(inURL, "url: \"", "url: \"x", 1), "")},
+		{"a wrong password of Redis", routes("url: \"redis://:"+wrong+"@"+srv.Addr()+"\"", "")},
 		{"no YAML", routes(inURL+", password: '"+l.secrets["the password of Redis"], "")},
 		{"a password of a wrong kind", routes("url: redis://127.0.0.1, password: ["+guess+"]", "")},
 		{"a secret for a file", strings.Replace(routes(inURL, ""), "secret_file: secret", "secret_file: "+guess, 1)},

@@ -170,6 +170,8 @@ func TestASymlinkSwapIsNoticed(t *testing.T) {
 	}
 }
 
+// FIELD-REPORTS I12: each mistake has a message of its own that says what to do, and a
+// fault of the configuration is no state to serve in.
 func TestWhatCannotStartSaysWhatToDo(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t, nil)
@@ -196,6 +198,33 @@ func TestWhatCannotStartSaysWhatToDo(t *testing.T) {
 		s := openSite(t, u)
 		if r := s.command("run", "-plans", "elsewhere.yaml"); r.code != 1 || !contains(r.stderr, "elsewhere.yaml") {
 			t.Errorf("exit %d: %s", r.code, r.stderr)
+		}
+	})
+	t.Run("nothing to serve", func(t *testing.T) {
+		for what, c := range map[string]struct {
+			make func(path string) error
+			says []string
+		}{
+			"an empty file":       {func(path string) error { return os.WriteFile(path, nil, 0o600) }, []string{"the file is empty", "listen, upstreams and routes"}},
+			"a directory":         {func(path string) error { return os.Mkdir(path, 0o700) }, []string{"is a directory", "want a file"}},
+			"a wrong mount":       {func(string) error { return nil }, []string{"no such file"}},
+			"a dangling symlink":  {func(path string) error { return os.Symlink("..data/routes.yaml", path) }, []string{"no such file"}},
+			"no routes":           {func(path string) error { return os.WriteFile(path, []byte("routes: []\n"), 0o600) }, []string{"holds no route", "want at least one"}},
+			"not its own to read": {func(path string) error { return os.WriteFile(path, []byte("routes: []\n"), 0) }, []string{"permission denied"}},
+		} {
+			if what == "not its own to read" && os.Geteuid() == 0 {
+				continue // root may read everything
+			}
+			s := openSite(t, u)
+			if err := os.Remove(s.path("routes.yaml")); err != nil {
+				t.Fatal(err)
+			}
+			if err := c.make(s.path("routes.yaml")); err != nil {
+				t.Fatal(err)
+			}
+			if r := s.command("run"); r.code != 1 || !contains(r.stderr, append(c.says, "routes.yaml")...) {
+				t.Errorf("%s: exit %d: %s", what, r.code, r.stderr)
+			}
 		}
 	})
 	t.Run("a wrong command line", func(t *testing.T) {
@@ -318,7 +347,7 @@ func TestMetricsHealthAndReadiness(t *testing.T) {
 	}
 }
 
-// SIGTERM: not ready, what is in flight is finished, exit code 0.
+// FIELD-REPORTS I02: SIGTERM: not ready, what is in flight is finished, exit code 0.
 func TestSIGTERMFinishesWhatIsInFlight(t *testing.T) {
 	arrived, release := make(chan struct{}), make(chan struct{})
 	u := newUpstream(t, func(w http.ResponseWriter, _ *http.Request) {

@@ -223,7 +223,7 @@ func TestRedisIsKilledUnderTraffic(t *testing.T) {
 	}.run(t)
 }
 
-// Frozen: connections stay open and nobody answers, so that time is all there
+// FIELD-REPORTS I10: frozen: connections stay open and nobody answers, so that time is all there
 // is to go by. With the default of 50 ms an overloaded machine can be too slow
 // by itself, now and then; with a second it is not.
 func TestRedisIsFrozenUnderTraffic(t *testing.T) {
@@ -590,7 +590,7 @@ func TestScriptsAreFlushedUnderTraffic(t *testing.T) {
 	}
 }
 
-// A gateway that starts while Redis is away serves at once, and shares its
+// FIELD-REPORTS I12: a gateway that starts while Redis is away serves at once, and shares its
 // counts as soon as Redis arrives. It also ends while Redis does not answer.
 func TestStartingWhileRedisIsAway(t *testing.T) {
 	t.Parallel()
@@ -648,7 +648,7 @@ func TestStartingWhileRedisIsAway(t *testing.T) {
 	}
 }
 
-// A Redis that is there and refuses is away as well, and its word says why.
+// FIELD-REPORTS I12: a Redis that is there and refuses is away as well, and its word says why.
 func TestRedisRefusesToDecide(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -4,7 +4,7 @@ import (
 	"testing"
 )
 
-// Instances that are restarted one after the other, as a deployment does, forget
+// FIELD-REPORTS I09: instances that are restarted one after the other, as a deployment does, forget
 // nothing of what was spent, and none of them counts for itself alone: of ten an
 // hour there are ten, whoever is asked and whoever is away at the time.
 func TestARollingRestartGivesNobodyAFreshBudget(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// Ctrl-C ends the gateway as SIGTERM does, in good order; a second signal, of
+// FIELD-REPORTS I02: Ctrl-C ends the gateway as SIGTERM does, in good order; a second signal, of
 // somebody who will not wait, ends it at once.
 func TestASecondSignalDoesNotWait(t *testing.T) {
 	t.Parallel()
@@ -53,7 +53,7 @@ func TestASecondSignalDoesNotWait(t *testing.T) {
 	}
 }
 
-// A process that has no file descriptor left takes connections again when it
+// FIELD-REPORTS I04: a process that has no file descriptor left takes connections again when it
 // has, says what was wrong, and has ended nothing.
 func TestRunningOutOfFilesIsSurvived(t *testing.T) {
 	t.Parallel()

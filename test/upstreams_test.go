@@ -203,7 +203,7 @@ routes:
 	}
 }
 
-// What an upstream has no room for is not charged, and neither is what it would only
+// FIELD-REPORTS I04: what an upstream has no room for, because it hangs, is not charged, and neither is what it would only
 // fail at.
 func TestWhatAnUpstreamCannotTakeCostsNothing(t *testing.T) {
 	t.Parallel()

@@ -303,7 +303,7 @@ func TestAWebSocketEndsWithItsToken(t *testing.T) {
 	}
 }
 
-// A gateway that has to stop says so to those who are still there.
+// FIELD-REPORTS I02: a gateway that has to stop says so to those who are still there.
 func TestSIGTERMTellsWebSockets(t *testing.T) {
 	t.Parallel()
 	u := newSocketUpstream(t)

@@ -25,7 +25,7 @@ type latency struct {
 
 // observe counts how long a request of r took, and the part of it that was not the
 // upstream's. How long two parties talked over a stream or an upgraded connection says
-// nothing about latency, and hours of it would drown what does: it is counted apar.
+// nothing about latency, and hours of it would drown what does: it is counted apart.
 func (r *route) observe(s *scope.Request, took time.Duration) {
 	added, told, now := max(took-s.UpstreamDuration, 0), hasTrace(s), s.Arrived.Add(took).UnixNano()
 	if s.Stream {

@@ -160,6 +160,7 @@ func TestWeightHalvesInAHalfLife(t *testing.T) {
 	})
 }
 
+// FIELD-REPORTS H05: however many are denied, the list of them is as long as it may be.
 func TestMemoryIsBounded(t *testing.T) {
 	const m = 100
 	s := sketch(t, m, time.Hour)

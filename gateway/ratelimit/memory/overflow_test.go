@@ -17,7 +17,7 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-// A crowd of keys that are seen once pushes out nobody, and gets together what
+// FIELD-REPORTS I07: a crowd of keys that are seen once pushes out nobody, and gets together what
 // one of them would get.
 func TestACrowdOfNewKeysSharesOneBucket(t *testing.T) {
 	const maxKeys, quota = 100, 5
