@@ -57,16 +57,17 @@ var parts = []struct {
 }{
 	{"metrics", `bouncer/gateway/telemetry\.|prometheus/client_golang`},
 	{"heavy hitters", `bouncer/gateway/topk\.`},
-	{"what the dashboard keeps", `bouncer/gateway/(pulse|callers)\.|bouncer/gateway/admin\.|bouncer/gateway\.\(\*(overview|sampler)\)`},
+	{"what the dashboard keeps", `bouncer/gateway/(pulse|callers|denials|admin)\.|bouncer/gateway\.\(\*(overview|sampler)\)`},
 	{"access log", logFocus},
 }
 
 const (
 	logFocus = `telemetry\.append|telemetry\.\(\*lineWriter\)`
-	all      = `bouncer/gateway/(telemetry|topk|pulse|callers|admin)\.|prometheus/client_golang`
+	counting = `bouncer/gateway/(telemetry|topk)\.|prometheus/client_golang`
+	all      = `bouncer/gateway/(telemetry|topk|pulse|callers|denials|admin)\.|prometheus/client_golang`
 
-	barAll     = 10.0 // percent, with the whole access log
-	barWithout = 3.0  // percent, without it
+	barCounting = 3.0  // percent, for metrics and heavy hitters
+	barAll      = 10.0 // percent, for all of it, with the whole access log
 )
 
 // loads are what is driven, in this order.
@@ -95,8 +96,8 @@ type result struct {
 	Requests int                `json:"requests"`
 	Samples  string             `json:"cpu_in_samples"`
 	Percent  map[string]float64 `json:"percent"`     // of each part
-	All      float64            `json:"all_percent"` // of all parts together
-	Without  float64            `json:"without_access_log_percent"`
+	Counting float64            `json:"counting_percent"` // metrics and heavy hitters together
+	All      float64            `json:"all_percent"`      // of all parts together
 	Missed   bool               `json:"missed"`
 	Barred   bool               `json:"has_a_bar"`
 }
@@ -145,8 +146,8 @@ func run(ctx context.Context, o options) error {
 			return err
 		}
 		x.Load, x.Requests, x.Barred = l.name, got.Requests, l.barred
-		if x.Missed = l.barred && (x.All > barAll || x.Without > barWithout); x.Missed {
-			missed = fmt.Errorf("%s: %.1f %% in all and %.1f %% without the access log; the bars are %.0f and %.0f", l.name, x.All, x.Without, barAll, barWithout)
+		if x.Missed = l.barred && (x.All > barAll || x.Counting > barCounting); x.Missed {
+			missed = fmt.Errorf("%s: %.1f %% for metrics and heavy hitters and %.1f %% in all; the bars are %.0f and %.0f", l.name, x.Counting, x.All, barCounting, barAll)
 		}
 		r.Loads = append(r.Loads, x)
 	}
@@ -165,7 +166,7 @@ func measure(ctx context.Context, file string) (result, error) {
 	for _, p := range parts {
 		ignore := ""
 		if p.name == "metrics" {
-			ignore = logFocus + `|bouncer/gateway/(topk|pulse|callers|admin)\.`
+			ignore = logFocus + `|bouncer/gateway/(topk|pulse|callers|denials|admin)\.`
 		}
 		if x.Percent[p.name], x.Samples, err = share(ctx, file, p.focus, ignore); err != nil {
 			return x, err
@@ -174,7 +175,7 @@ func measure(ctx context.Context, file string) (result, error) {
 	if x.All, _, err = share(ctx, file, all, ""); err != nil {
 		return x, err
 	}
-	x.Without, _, err = share(ctx, file, all, logFocus)
+	x.Counting, _, err = share(ctx, file, counting, logFocus+`|bouncer/gateway/(pulse|callers|denials|admin)\.`)
 	return x, err
 }
 
@@ -208,13 +209,13 @@ func (r *report) Markdown() string {
 	for _, p := range parts {
 		b.WriteString(" " + p.name + " |")
 	}
-	b.WriteString(" all but the access log | all |\n| --- | --: |" + strings.Repeat(" --: |", len(parts)+2) + "\n")
+	b.WriteString(" metrics and heavy hitters | all |\n| --- | --: |" + strings.Repeat(" --: |", len(parts)+2) + "\n")
 	for _, x := range r.Loads {
 		fmt.Fprintf(&b, "| %s | %d |", x.Load, x.Requests)
 		for _, p := range parts {
 			fmt.Fprintf(&b, " %.1f %% |", x.Percent[p.name])
 		}
-		fmt.Fprintf(&b, " %.1f %% | %.1f %% |\n", x.Without, x.All)
+		fmt.Fprintf(&b, " %.1f %% | %.1f %% |\n", x.Counting, x.All)
 	}
 	for _, x := range r.Loads {
 		if !x.Barred {
@@ -224,7 +225,7 @@ func (r *report) Markdown() string {
 		if x.Missed {
 			verdict = "**above the bars**"
 		}
-		fmt.Fprintf(&b, "\nAdmitted: %.1f %% and %.1f %% of the gateway's CPU, %s of %.0f %% and, with the whole access log, %.0f %%.\n", x.Without, x.All, verdict, barWithout, barAll)
+		fmt.Fprintf(&b, "\nAdmitted: metrics and heavy hitters %.1f %%, and with the access log and the dashboard %.1f %% of the gateway's CPU, %s of %.0f %% and %.0f %%.\n", x.Counting, x.All, verdict, barCounting, barAll)
 	}
 	return b.String()
 }

@@ -10,6 +10,7 @@ import (
 	"net/http/pprof"
 	"slices"
 	"strings"
+	"time"
 
 	"bouncer/gateway/httperr"
 	"bouncer/gateway/scope"
@@ -83,6 +84,9 @@ func New(o Options) http.Handler {
 	return h
 }
 
+// bodyWithin is how long a body may take, those that nobody reads too.
+const bodyWithin = 5 * time.Second
+
 // An endpoint is one path of the listener.
 type endpoint struct {
 	methods []string // HEAD stands beside GET where a body may be left out
@@ -150,6 +154,12 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	id := rand.Text()
 	secure(w.Header())
 	w.Header().Set("X-Request-Id", id)
+	if r.ContentLength != 0 {
+		// A body that never comes would hold its connection for ever: net/http waits for it
+		// even where nobody reads it, and before anybody has shown a token. Recorders in
+		// tests have no deadline.
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyWithin))
+	}
 	// An unknown path is protected like a known one, so that nobody without the
 	// token learns what there is.
 	e, known := h.endpoints[r.URL.Path]

@@ -415,7 +415,7 @@ func aboutGateway(c *Circumstances) (list []Finding) {
 			fmt.Sprintf("Whatever reads standard output is too slow or gone: lines are lost, %s. Requests go on. See the collector of the log, or log fewer lines.", often(c.LogDropped)))
 	}
 	if c.Overflow > 0 {
-		find(Look, "overflow", "A table of callers is full",
+		find(Act, "overflow", "A table of callers is full",
 			fmt.Sprintf("More callers are counted in memory than store.memory.max_keys: what does not fit shares one budget, %s. See whether somebody makes up names or addresses; otherwise raise it.", often(c.Overflow)))
 	}
 	if c.MaxFiles > 0 && c.OpenFiles >= filesNear*c.MaxFiles {

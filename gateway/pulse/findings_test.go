@@ -217,7 +217,7 @@ func TestFindingsNameTheCause(t *testing.T) {
 		{
 			name:    "a table is full",
 			happens: func(c *Circumstances) { c.Overflow = 2 },
-			want:    "overflow look", says: []string{"max_keys"},
+			want:    "overflow act", says: []string{"max_keys"},
 		},
 		{
 			name:    "a configuration is rejected",
