@@ -95,7 +95,7 @@ type result struct {
 	Load     string             `json:"load"`
 	Requests int                `json:"requests"`
 	Samples  string             `json:"cpu_in_samples"`
-	Percent  map[string]float64 `json:"percent"`     // of each part
+	Percent  map[string]float64 `json:"percent"`          // of each part
 	Counting float64            `json:"counting_percent"` // metrics and heavy hitters together
 	All      float64            `json:"all_percent"`      // of all parts together
 	Missed   bool               `json:"missed"`
