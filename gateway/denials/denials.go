@@ -2,6 +2,7 @@ package denials
 
 import (
 	"container/list"
+	"encoding/json"
 	"fmt"
 	"strings"
 	"sync"
@@ -44,6 +45,19 @@ type Denial struct {
 	Decisions  []Decision `json:"decisions"`
 
 	bucket string // the client's address as limits count it
+}
+
+// timeLayout is that of the access log: always six digits.
+const timeLayout = "2006-01-02T15:04:05.000000Z"
+
+// MarshalJSON writes the time as the access log does, digit for digit, so that a
+// denial and its line are found by each other's text.
+func (d *Denial) MarshalJSON() ([]byte, error) {
+	type plain Denial
+	return json.Marshal(struct {
+		Time string `json:"time"` // it hides the other
+		*plain
+	}{d.Time.UTC().Format(timeLayout), (*plain)(d)})
 }
 
 // A Decision is what one limit said.

@@ -250,3 +250,18 @@ func ExampleLog() {
 	}
 	// Output: 2026-11-30T12:00:00Z 429 per-minute
 }
+
+// The access log has six digits, also where the last are zero.
+func TestTheTimeIsThatOfTheAccessLog(t *testing.T) {
+	d := &Denial{Time: time.Date(2026, 11, 30, 12, 0, 0, 729_410_000, time.UTC), User: "priya123", Status: 429}
+	text, err := json.Marshal([]*Denial{d})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := `[{"time":"2026-11-30T12:00:00.729410Z","request_id":""`; !strings.HasPrefix(string(text), want) {
+		t.Errorf("%s, want %s…", text, want)
+	}
+	if strings.Count(string(text), `"time"`) != 1 || !strings.Contains(string(text), `"user":"priya123"`) {
+		t.Errorf("%s", text)
+	}
+}
