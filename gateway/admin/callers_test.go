@@ -157,8 +157,8 @@ func TestWhatIsAskedAboutCallers(t *testing.T) {
 	}
 	for path, want := range map[string]string{
 		"/api/callers?q=nobody": `{"callers":[],"more":false}`,
-		"/api/callers?q=%3Csc":  `{"callers":[{"kind":"user","name":"\u003cscript\u003e` + "\u202e" + `","plan":"","tenant":"","last_seen":"2026-11-30T12:00:00Z","requests":0,"denied":0}],"more":true}`,
-		"/api/denials?user=sam": `{"denials":[],"kept":1,"skipped":0,"oldest":"2026-11-30T12:00:00Z"}`,
+		"/api/callers?q=%3Csc":  `{"callers":[{"kind":"user","name":"\u003cscript\u003e` + "\u202e" + `","plan":"","tenant":"","last_seen":"2026-11-30T12:00:00.000000Z","requests":0,"denied":0}],"more":true}`,
+		"/api/denials?user=sam": `{"denials":[],"kept":1,"skipped":0,"oldest":"2026-11-30T12:00:00.000000Z"}`,
 	} {
 		if got := compact(t, ask(o, http.MethodGet, "http://gateway.example.com"+path, bearer).Body.Bytes()); got != want {
 			t.Errorf("%s: %s, want %s", path, got, want)
@@ -174,7 +174,7 @@ func TestWhatIsAskedAboutCallers(t *testing.T) {
 		}
 	}
 	lines := ask(o, http.MethodGet, "http://gateway.example.com/api/denials.jsonl", bearer)
-	if got := lines.Body.String(); lines.Header().Get("Content-Type") != "application/jsonl" || !strings.HasPrefix(got, `{"msg":"request","time":"2026-11-30T12:00:00Z"`) || strings.Count(got, "\n") != 1 {
+	if got := lines.Body.String(); lines.Header().Get("Content-Type") != "application/jsonl" || !strings.HasPrefix(got, `{"msg":"request","time":"2026-11-30T12:00:00.000000Z"`) || strings.Count(got, "\n") != 1 {
 		t.Errorf("%v %s", lines.Header(), got)
 	}
 }
