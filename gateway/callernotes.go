@@ -111,7 +111,7 @@ func (g *Gateway) noteCaller(x *exchange, r *http.Request) {
 	if d == nil {
 		return
 	}
-	d.Time, d.RequestID, d.ClientIP = x.Arrived, x.ID, scope.AddressName(x.ClientIP)
+	d.Time, d.RequestID, d.ClientIP = denials.Time{Time: x.Arrived}, x.ID, scope.AddressName(x.ClientIP)
 	d.Method, d.Host, d.Path, d.Route = r.Method, r.Host, r.URL.EscapedPath(), x.Request.Route
 	d.User, d.Tenant, d.KeyID, d.Plan, d.Cost = x.User, x.Tenant, x.KeyID, x.Plan, x.Cost
 	d.Status, d.DeniedBy, d.Source = x.Status, x.DeniedBy, x.Source

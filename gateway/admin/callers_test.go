@@ -24,7 +24,7 @@ func withCallers(t *testing.T, resets *[]Reset) Options {
 	}
 	at := time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC)
 	log.Room("x", at)
-	log.Add("x", "203.0.113.7", &denials.Denial{Time: at, User: "priya123", ClientIP: "203.0.113.7", Method: "GET", Path: "/", Status: 429})
+	log.Add("x", "203.0.113.7", &denials.Denial{Time: denials.Time{Time: at}, User: "priya123", ClientIP: "203.0.113.7", Method: "GET", Path: "/", Status: 429})
 	o := full()
 	o.Callers = &Callers{
 		Search: func(q string) ([]FoundCaller, bool) {
@@ -157,8 +157,8 @@ func TestWhatIsAskedAboutCallers(t *testing.T) {
 	}
 	for path, want := range map[string]string{
 		"/api/callers?q=nobody": `{"callers":[],"more":false}`,
-		"/api/callers?q=%3Csc":  `{"callers":[{"kind":"user","name":"\u003cscript\u003e` + "\u202e" + `","plan":"","tenant":"","last_seen":"2026-11-30T12:00:00.000000Z","requests":0,"denied":0}],"more":true}`,
-		"/api/denials?user=sam": `{"denials":[],"kept":1,"skipped":0,"oldest":"2026-11-30T12:00:00.000000Z"}`,
+		"/api/callers?q=%3Csc":  `{"callers":[{"kind":"user","name":"\u003cscript\u003e` + "\u202e" + `","plan":"","tenant":"","last_seen":"2026-11-30T12:00:00Z","requests":0,"denied":0}],"more":true}`,
+		"/api/denials?user=sam": `{"denials":[],"kept":1,"skipped":0,"oldest":"2026-11-30T12:00:00Z"}`,
 	} {
 		if got := compact(t, ask(o, http.MethodGet, "http://gateway.example.com"+path, bearer).Body.Bytes()); got != want {
 			t.Errorf("%s: %s, want %s", path, got, want)

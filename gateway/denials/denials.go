@@ -2,7 +2,6 @@ package denials
 
 import (
 	"container/list"
-	"encoding/json"
 	"fmt"
 	"strings"
 	"sync"
@@ -26,7 +25,7 @@ const MaxDecisions = 32
 // A Denial is a request that a limit denied. The fields are named as in the access
 // log, which docs/OPERATING.md explains.
 type Denial struct {
-	Time       time.Time  `json:"time"`
+	Time       Time       `json:"time"`
 	RequestID  string     `json:"request_id"`
 	ClientIP   string     `json:"client_ip"`
 	Method     string     `json:"method"`
@@ -50,14 +49,13 @@ type Denial struct {
 // timeLayout is that of the access log: always six digits.
 const timeLayout = "2006-01-02T15:04:05.000000Z"
 
-// MarshalJSON writes the time as the access log does, digit for digit, so that a
-// denial and its line are found by each other's text.
-func (d *Denial) MarshalJSON() ([]byte, error) {
-	type plain Denial
-	return json.Marshal(struct {
-		Time string `json:"time"` // it hides the other
-		*plain
-	}{d.Time.UTC().Format(timeLayout), (*plain)(d)})
+// A Time is written as the access log writes its own, digit for digit, so that a denial
+// and its line are found by each other's text.
+type Time struct{ time.Time }
+
+// MarshalJSON implements [json.Marshaler].
+func (t Time) MarshalJSON() ([]byte, error) {
+	return []byte(t.UTC().Format(`"` + timeLayout + `"`)), nil
 }
 
 // A Decision is what one limit said.
@@ -227,7 +225,7 @@ func (l *Log) Stats() Stats {
 	s := Stats{Kept: l.all.Len(), Skipped: l.skipped}
 	if e := l.all.Front(); e != nil {
 		k, _ := e.Value.(*kept)
-		s.Oldest = k.denial.Time
+		s.Oldest = k.denial.Time.Time
 	}
 	return s
 }
@@ -257,7 +255,7 @@ func (l *Log) List(f Filter, n int) []*Denial {
 
 // bound cuts what a client decides.
 func (d *Denial) bound() {
-	d.Time = d.Time.UTC().Truncate(time.Microsecond)
+	d.Time.Time = d.Time.UTC().Truncate(time.Microsecond)
 	for _, s := range []*string{
 		&d.RequestID, &d.ClientIP, &d.Method, &d.Host, &d.Path, &d.Route, &d.User, &d.Tenant, &d.KeyID, &d.Plan, &d.DeniedBy,
 	} {

@@ -27,7 +27,7 @@ func deny(l *Log, user string, at time.Time) bool {
 	if !l.Room("{user:"+user+"}", at) {
 		return false
 	}
-	l.Add("{user:"+user+"}", "203.0.113.7", &Denial{Time: at, User: user, ClientIP: "203.0.113.7", Status: 429, DeniedBy: "per-minute"})
+	l.Add("{user:"+user+"}", "203.0.113.7", &Denial{Time: Time{at}, User: user, ClientIP: "203.0.113.7", Status: 429, DeniedBy: "per-minute"})
 	return true
 }
 
@@ -109,16 +109,16 @@ func TestRoomThatIsNotUsedIsBounded(t *testing.T) {
 func TestFilters(t *testing.T) {
 	l := newLog(t, Options{})
 	add := func(d Denial) {
-		if !l.Room(d.User+d.ClientIP, d.Time) {
+		if !l.Room(d.User+d.ClientIP, d.Time.Time) {
 			t.Fatal("no room")
 		}
 		l.Add(d.User+d.ClientIP, d.ClientIP, &d)
 	}
-	add(Denial{Time: noon, RequestID: "1", User: "priya123", KeyID: "k-1", ClientIP: "203.0.113.7", Route: "weather", Plan: "free", Status: 429, DeniedBy: "per-minute", Path: "/v1/Weather"})
-	add(Denial{Time: noon.Add(time.Minute), RequestID: "2", User: "sam", ClientIP: "2001:db8::1", Route: "export", Plan: "pro", Status: 503, DeniedBy: "local-cap", Decisions: []Decision{
+	add(Denial{Time: Time{noon}, RequestID: "1", User: "priya123", KeyID: "k-1", ClientIP: "203.0.113.7", Route: "weather", Plan: "free", Status: 429, DeniedBy: "per-minute", Path: "/v1/Weather"})
+	add(Denial{Time: Time{noon.Add(time.Minute)}, RequestID: "2", User: "sam", ClientIP: "2001:db8::1", Route: "export", Plan: "pro", Status: 503, DeniedBy: "local-cap", Decisions: []Decision{
 		{Limit: "per-day", Mode: "enforce"}, {Limit: "per-hour", Mode: "enforce", Allowed: true}, {Limit: "trial", Mode: "shadow"},
 	}})
-	add(Denial{Time: noon.Add(2 * time.Minute), RequestID: "3", ClientIP: "203.0.113.99", Route: "weather", Status: 429, DeniedBy: "crowd"})
+	add(Denial{Time: Time{noon.Add(2 * time.Minute)}, RequestID: "3", ClientIP: "203.0.113.99", Route: "weather", Status: 429, DeniedBy: "crowd"})
 	for _, tc := range []struct {
 		name string
 		f    Filter
@@ -159,7 +159,7 @@ func TestWhatIsKeptIsBounded(t *testing.T) {
 		l := newLog(t, Options{})
 		l.Room("c", noon)
 		d := &Denial{
-			Time: noon, RequestID: s, ClientIP: s, Method: s, Host: s, Path: s, Route: s, User: s, Tenant: s, KeyID: s, Plan: s, DeniedBy: s,
+			Time: Time{noon}, RequestID: s, ClientIP: s, Method: s, Host: s, Path: s, Route: s, User: s, Tenant: s, KeyID: s, Plan: s, DeniedBy: s,
 			Decisions: make([]Decision, 100),
 		}
 		for i := range d.Decisions {
@@ -189,7 +189,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	l := newLog(t, Options{})
 	long := strings.Repeat("x", 4096)
 	for i := range 3 * DefaultMax {
-		d := &Denial{Time: noon, RequestID: long, ClientIP: long, Method: long, Host: long, Path: long, Route: long, User: long, Tenant: long, KeyID: long, Plan: long, DeniedBy: long}
+		d := &Denial{Time: Time{noon}, RequestID: long, ClientIP: long, Method: long, Host: long, Path: long, Route: long, User: long, Tenant: long, KeyID: long, Plan: long, DeniedBy: long}
 		for range 4 {
 			d.Decisions = append(d.Decisions, Decision{Limit: "per-minute", Partition: "{user:" + strings.Repeat("x", 128) + "}"})
 		}
@@ -243,7 +243,7 @@ func ExampleLog() {
 	}
 	at := time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC)
 	if l.Room("{user:priya123}", at) {
-		l.Add("{user:priya123}", "203.0.113.7", &Denial{Time: at, User: "priya123", Status: 429, DeniedBy: "per-minute"})
+		l.Add("{user:priya123}", "203.0.113.7", &Denial{Time: Time{at}, User: "priya123", Status: 429, DeniedBy: "per-minute"})
 	}
 	for _, d := range l.List(Filter{User: "priya123"}, 50) {
 		fmt.Println(d.Time.Format(time.RFC3339), d.Status, d.DeniedBy)
@@ -253,7 +253,7 @@ func ExampleLog() {
 
 // The access log has six digits, also where the last are zero.
 func TestTheTimeIsThatOfTheAccessLog(t *testing.T) {
-	d := &Denial{Time: time.Date(2026, 11, 30, 12, 0, 0, 729_410_000, time.UTC), User: "priya123", Status: 429}
+	d := &Denial{Time: Time{time.Date(2026, 11, 30, 12, 0, 0, 729_410_000, time.UTC)}, User: "priya123", Status: 429}
 	text, err := json.Marshal([]*Denial{d})
 	if err != nil {
 		t.Fatal(err)

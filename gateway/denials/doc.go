@@ -20,7 +20,7 @@
 //	log, err := denials.New(denials.Options{})
 //	…
 //	if log.Room(caller, now) {
-//		log.Add(caller, bucket, &denials.Denial{Time: now, User: "priya123", …})
+//		log.Add(caller, bucket, &denials.Denial{Time: denials.Time{Time: now}, User: "priya123", …})
 //	}
 //	…
 //	list := log.List(denials.Filter{User: "priya123"}, 50)
